@@ -1,0 +1,52 @@
+"""The server's environment: what we choose for it, why, and what the user chose instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker.config import Config
+
+# The platform's key and its job addresses are the worker's business, not the server's.
+_WITHHELD_PREFIXES = ("RUNPOD_WEBHOOK_", "RUNPOD_AI_API_KEY", "WORKER_API_KEY", "AWS_SECRET", "AWS_SESSION")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable of the server: its value, why we set it, and whether the user's own value stands."""
+
+    name: str
+    value: str
+    reason: str
+    from_user: bool = False
+
+
+_CHOSEN = (
+    ("OLLAMA_KEEP_ALIVE", "-1", "the model stays resident: an idle worker is ended by the platform, not by a timer"),
+    ("OLLAMA_CONTEXT_LENGTH", "4096", "left to itself Ollama takes 262144 on an 80 GB card and fills it with cache"),
+    ("OLLAMA_NUM_PARALLEL", "1", "one slot has the whole context; more slots multiply it"),
+    ("OLLAMA_MAX_LOADED_MODELS", "1", "a second model would push the resident one out of video memory"),
+    ("OLLAMA_LOAD_TIMEOUT", "30m", "uploading weights prints nothing, and silence counts as a stall"),
+    ("OLLAMA_FLASH_ATTENTION", "1", "settles what would otherwise be probed"),
+    ("OLLAMA_NOPRUNE", "1", "pruning reads every blob at start and may delete another worker's on a shared volume"),
+    ("OLLAMA_NO_CLOUD", "1", "no calls to the outside during start"),
+    ("OLLAMA_VULKAN", "0", "CUDA wins anyway; probing Vulkan starts three more processes"),
+    ("OLLAMA_SKIP_WARMUP", "1", "the warm-up decode delays the first token and the first job does the same work"),
+    ("OLLAMA_DISCOVER_ONCE", "1", "the second look at each GPU changes nothing for CUDA"),
+    ("OLLAMA_LOAD_POLL_MS", "20", "a loaded runner is noticed after 20 ms instead of up to 250"),
+)
+
+
+def settings(config: Config, environ: Mapping[str, str]) -> list[Setting]:
+    """Return every variable we choose for the server, the user's own value winning where there is one."""
+    chosen = [Setting("OLLAMA_HOST", config.host, "only the worker talks to the server")]
+    chosen += [Setting(name, value, reason) for name, value, reason in _CHOSEN]
+    return [
+        Setting(s.name, environ[s.name], "set by you", from_user=True) if environ.get(s.name) else s for s in chosen
+    ]
+
+
+def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment the server is started with."""
+    inherited = {name: value for name, value in environ.items() if not name.startswith(_WITHHELD_PREFIXES)}
+    return inherited | {setting.name: setting.value for setting in settings(config, environ)}
