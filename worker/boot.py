@@ -1,0 +1,112 @@
+"""The boot flow: one fork, one join, and a model that is resident before the first job is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from worker import events
+from worker.config import Config
+from worker.environment import server_environment
+from worker.errors import BootError, WeightsUnavailable
+from worker.server import Server
+
+if TYPE_CHECKING:
+    from worker.residency import Residency
+
+
+def boot(
+    config: Config,
+    environ: Mapping[str, str],
+    *,
+    server: Server,
+    writer: events.EventWriter,
+    import_sdk: Callable[[], str],
+) -> None:
+    """Start `server`, import the SDK meanwhile, place the weights, load them, and check where they are.
+
+    Raises:
+        BootError: the worker cannot serve; the server may still be running and is the caller's to stop.
+    """
+    server.spawn(config.server_command, server_environment(config, environ))
+    with ThreadPoolExecutor(1, thread_name_prefix="boot") as branches:
+        sdk = branches.submit(_import_sdk, import_sdk, writer)
+        _make_resident(config, server=server, writer=writer)
+        sdk.result()
+    server.check()
+    writer.write(events.BootReady(model=config.model))
+
+
+def _make_resident(config: Config, *, server: Server, writer: events.EventWriter) -> None:
+    # requests costs as much to import as Ollama to start: it is imported while the server starts.
+    from worker.residency import Residency, require_gpu  # noqa: PLC0415
+
+    residency = Residency(config.server_url)
+    _wait_answering(server, residency, config=config, writer=writer)
+    _place_weights(server, residency, config=config, writer=writer)
+    writer.write(events.LoadStarted(model=config.model))
+    try:
+        resident = residency.load(config.model, config.load_timeout_s)
+    except BootError:
+        server.wait_ended(0.2)
+        server.check()
+        raise
+    writer.write(
+        events.LoadFinished(
+            model=config.model,
+            size_bytes=resident.size_bytes,
+            size_vram_bytes=resident.size_vram_bytes,
+            context_length=resident.context_length,
+        )
+    )
+    if not config.allow_cpu:
+        require_gpu(resident)
+
+
+def _import_sdk(import_sdk: Callable[[], str], writer: events.EventWriter) -> None:
+    writer.write(events.SdkImportStarted())
+    writer.write(events.SdkImportFinished(version=import_sdk()))
+
+
+def _wait_answering(server: Server, residency: Residency, *, config: Config, writer: events.EventWriter) -> None:
+    version: list[str] = []
+
+    def answered() -> bool:
+        found = residency.version()
+        if found is not None:
+            version.append(found)
+        return found is not None
+
+    server.wait_until(answered, "server start", config.server_timeout_s)
+    writer.write(events.ServerAnswered(version=version[0]))
+
+
+def _place_weights(server: Server, residency: Residency, *, config: Config, writer: events.EventWriter) -> None:
+    writer.write(events.WeightsRequested(model=config.model))
+    source = "local"
+    if not residency.has(config.model):
+        from worker.sources import registry  # noqa: PLC0415 - most boots find the model and need no transfer
+
+        source = "registry"
+        writer.write(events.SourcePassedOver(source="local", reason="the model is not in the server's store"))
+        miss = registry.pull(
+            config.server_url,
+            config.model,
+            limit_s=config.weights_timeout_s,
+            report=lambda p: writer.write(
+                events.WeightsProgressed(
+                    source="registry",
+                    done_bytes=p.done_bytes,
+                    total_bytes=p.total_bytes,
+                    rate_bytes_per_s=round(p.rate_bytes_per_s),
+                    eta_s=p.eta_s,
+                )
+            ),
+        )
+        server.check()
+        if miss is not None:
+            writer.write(events.SourcePassedOver(source=miss.source, reason=miss.reason))
+            hint = "Check OLLAMA_MODEL and the network, or put the model into the OLLAMA_MODELS folder"
+            raise WeightsUnavailable(f"no source has {config.model!r}: {miss.source}: {miss.reason}", hint)
+    writer.write(events.WeightsPlaced(model=config.model, source=source))

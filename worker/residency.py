@@ -1,0 +1,121 @@
+"""The model's way into the server's memory, asked for over blocking HTTP before any job runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from worker.errors import BootError, GpuUnusable, ServerExited, ServerTimeout, WeightsUnavailable
+
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A loaded model as `/api/ps` reports it; sizes in bytes, context in tokens."""
+
+    model: str
+    size_bytes: int
+    size_vram_bytes: int
+    context_length: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether every byte of the model is in video memory."""
+        return 0 < self.size_bytes <= self.size_vram_bytes
+
+
+class Residency:
+    """Asks one server about one model; every call may raise the server's own words as an error."""
+
+    def __init__(self, base_url: str) -> None:
+        """Talk to the server at `base_url`; nothing is sent yet."""
+        self._base_url = base_url
+        self._session = requests.Session()
+        # The server is on loopback: a proxy from the environment must not be asked for it.
+        self._session.trust_env = False
+
+    def version(self) -> str | None:
+        """Return the server's version, or None while it does not answer HTTP 200."""
+        try:
+            reply = self._session.get(f"{self._base_url}/api/version", timeout=CONNECT_TIMEOUT_S)
+        except requests.RequestException:
+            return None
+        return str(_object(reply).get("version", "")) if reply.ok else None
+
+    def has(self, model: str) -> bool:
+        """Return whether the model is in the server's store."""
+        reply = self._post("/api/show", {"model": model}, limit_s=60.0, stage="show")
+        if reply.status_code == requests.codes.not_found:
+            return False
+        if not reply.ok:
+            hint = "The store may be damaged: remove the model from it, or use another OLLAMA_MODELS folder"
+            raise WeightsUnavailable(f"the server cannot read model {model!r}: {_error(reply)}", hint)
+        return True
+
+    def load(self, model: str, limit_s: float) -> Resident:
+        """Make the model resident and return what the server says about it.
+
+        The request has no prompt and no options, so later jobs find the runner they need. The connection is
+        held until the end: the server gives up a load whose client went away.
+
+        Raises:
+            ServerTimeout: it took longer than `limit_s` seconds.
+            WeightsUnavailable: the server refused to load the model.
+        """
+        reply = self._post("/api/generate", {"model": model, "stream": False}, limit_s=limit_s, stage="load")
+        if not reply.ok:
+            hint = "The file may be damaged, of an unsupported kind, or too large for this machine"
+            raise WeightsUnavailable(f"the server could not load model {model!r}: {_error(reply)}", hint)
+        return self._resident(model)
+
+    def _resident(self, model: str) -> Resident:
+        reply = self._session.get(f"{self._base_url}/api/ps", timeout=30.0)
+        for entry in _object(reply).get("models") or []:
+            names = {str(entry.get("name", "")), str(entry.get("model", ""))}
+            if names & {model, f"{model}:latest"} or len(_object(reply)["models"]) == 1:
+                return Resident(
+                    model=model,
+                    size_bytes=int(entry.get("size", 0)),
+                    size_vram_bytes=int(entry.get("size_vram", 0)),
+                    context_length=int(entry.get("context_length", 0)),
+                )
+        raise BootError(
+            f"the server says it loaded {model!r} but does not list it as resident",
+            "OLLAMA_KEEP_ALIVE must not be 0: the model has to stay loaded",
+        )
+
+    def _post(self, path: str, body: dict[str, object], *, limit_s: float, stage: str) -> requests.Response:
+        try:
+            return self._session.post(f"{self._base_url}{path}", json=body, timeout=(CONNECT_TIMEOUT_S, limit_s))
+        except requests.Timeout as exc:
+            raise ServerTimeout(stage, limit_s) from exc
+        except requests.RequestException as exc:
+            raise ServerExited(1, [f"connection lost during {stage}"]) from exc
+
+
+def require_gpu(resident: Resident) -> None:
+    """Raise GpuUnusable unless the whole model is in video memory."""
+    if resident.on_gpu:
+        return
+    share = resident.size_vram_bytes / resident.size_bytes if resident.size_bytes else 0.0
+    raise GpuUnusable(
+        f"only {share:.0%} of {resident.model!r} is on a GPU "
+        f"({resident.size_vram_bytes:,} of {resident.size_bytes:,} bytes)",
+        "Use a GPU with more memory, a smaller quantization or OLLAMA_CONTEXT_LENGTH, "
+        "or set WORKER_ALLOW_CPU=1 to serve about 5 times slower",
+    )
+
+
+def _object(reply: requests.Response) -> dict[str, Any]:
+    try:
+        value = reply.json()
+    except requests.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _error(reply: requests.Response) -> str:
+    return str(_object(reply).get("error") or reply.text[:200] or f"HTTP {reply.status_code}")

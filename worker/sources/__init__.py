@@ -1,0 +1,1 @@
+"""The places weights can come from."""

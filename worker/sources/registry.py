@@ -1,0 +1,89 @@
+"""Ollama's registry (and hf.co through it) as a source: the server's own pull, with progress."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import requests
+
+PROGRESS_INTERVAL_S = 1.0
+# The server reports progress many times a second while it transfers; a minute of silence means it hangs.
+SILENCE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a source cannot provide the weights; a value, because the next source is tried."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a transfer is; bytes and bytes per second."""
+
+    done_bytes: int
+    total_bytes: int
+    rate_bytes_per_s: float
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left at the present rate, or None while there is no rate."""
+        left = self.total_bytes - self.done_bytes
+        return left / self.rate_bytes_per_s if self.rate_bytes_per_s > 0 else None
+
+
+def pull(base_url: str, model: str, *, limit_s: float, report: Callable[[Progress], None]) -> Miss | None:
+    """Let the server at `base_url` pull `model`; return None when it is whole, else why not.
+
+    `report` is called at most once a second.
+    """
+    deadline = time.monotonic() + limit_s
+    try:
+        with requests.post(
+            f"{base_url}/api/pull",
+            json={"model": model},
+            stream=True,
+            timeout=(2.0, min(limit_s, SILENCE_LIMIT_S)),
+            proxies={"http": "", "https": ""},
+        ) as reply:
+            return _follow(_records(reply), deadline, report)
+    except requests.Timeout:
+        return Miss("registry", f"no progress for {min(limit_s, SILENCE_LIMIT_S):g} s")
+    except requests.RequestException as exc:
+        return Miss("registry", f"the server dropped the pull ({type(exc).__name__})")
+
+
+def _records(reply: requests.Response) -> Iterator[dict[str, object]]:
+    for line in reply.iter_lines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = {"error": f"unreadable answer: {line[:120]!r}"}
+        yield record if isinstance(record, dict) else {"error": f"unexpected answer: {record!r:.120}"}
+
+
+def _follow(records: Iterator[dict[str, object]], deadline: float, report: Callable[[Progress], None]) -> Miss | None:
+    layers: dict[str, tuple[int, int]] = {}
+    started = reported = time.monotonic()
+    for record in records:
+        now = time.monotonic()
+        if "error" in record:
+            return Miss("registry", str(record["error"]))
+        if record.get("status") == "success":
+            return None
+        if now > deadline:
+            return Miss("registry", "the pull did not finish within its limit")
+        total = record.get("total")
+        if isinstance(total, int):
+            completed = record.get("completed")
+            layers[str(record.get("digest"))] = (completed if isinstance(completed, int) else 0, total)
+            if now - reported >= PROGRESS_INTERVAL_S:
+                reported = now
+                done = sum(layer[0] for layer in layers.values())
+                report(Progress(done, sum(layer[1] for layer in layers.values()), done / (now - started)))
+    return Miss("registry", "the pull ended without saying that it succeeded")
