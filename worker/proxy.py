@@ -1,0 +1,150 @@
+"""One request to the server, its answer streamed back frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from worker.errors import JobError, JobTimeout, ModelNotFound, ServerLost, ServerRejected
+from worker.frames import FrameCutter
+from worker.job import Request
+from worker.routes import Framing
+
+READ_BYTES = 64 * 1024
+ERROR_BYTES = 64 * 1024
+# What the last frame of a complete stream holds; without it the server broke off.
+_LAST_FRAME = {
+    "/v1/chat/completions": ("[DONE]",),
+    "/v1/completions": ("[DONE]",),
+    "/v1/responses": ("response.completed", "response.failed", "response.incomplete", "[DONE]"),
+    "/v1/messages": ("message_stop",),
+}
+_AGAIN = "Nothing is wrong with the request: send it again"
+
+
+class Proxy:
+    """A pool of connections to one server. Create and close it inside the event loop that runs the jobs."""
+
+    def __init__(self, base_url: str, *, stall_timeout_s: float) -> None:
+        """Prepare to talk to `base_url`; silence longer than `stall_timeout_s` fails a request."""
+        self._base_url = base_url
+        self._stall_timeout_s = stall_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[AsyncGenerator[str, None]]:
+        """Send `request`; give an iterator over the frames of its answer. Leaving the block stops generation.
+
+        Raises:
+            ModelNotFound, ServerRejected: the server's own error, status and words kept.
+            ServerLost: it cannot be reached or broke off.
+            JobTimeout: it sent nothing for too long.
+        """
+        with _translated(self._stall_timeout_s):
+            response = await self._pool().request(
+                request.route.method,
+                f"{self._base_url}{request.route.path}",
+                data=request.body,
+                headers={"Content-Type": "application/json"} if request.body is not None else None,
+            )
+        # release() would first read the rest of the answer; close() drops the connection, which is how the
+        # server learns that nobody is listening.
+        try:
+            with _translated(self._stall_timeout_s):
+                if response.status >= 400:  # noqa: PLR2004 - where HTTP errors begin
+                    raise _rejection(response.status, await response.content.read(ERROR_BYTES))
+            frames = self._frames(response, request)
+            try:
+                yield frames
+            finally:
+                await frames.aclose()
+        finally:
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+    def _pool(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._stall_timeout_s),
+            )
+        return self._session
+
+    async def _frames(self, response: aiohttp.ClientResponse, request: Request) -> AsyncGenerator[str, None]:
+        cutter = FrameCutter(request.framing)
+        last = ""
+        with _translated(self._stall_timeout_s):
+            async for data in response.content.iter_any():
+                for frame in cutter.feed(data):
+                    last = frame
+                    yield _checked(frame, request.framing)
+        rest = cutter.close()
+        if rest is not None:
+            last = rest
+            yield _checked(rest, request.framing)
+        if request.stream and not _complete(last, request):
+            raise ServerLost("the server broke off in the middle of the answer", _AGAIN)
+
+
+class _translated:  # noqa: N801 - used as a statement, like contextlib's own
+    """Turn what aiohttp raises into what a job's sender can read."""
+
+    def __init__(self, stall_timeout_s: float) -> None:
+        self._limit_s = stall_timeout_s
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        # Timeouts first: aiohttp's are connection errors as well.
+        if isinstance(exc, asyncio.TimeoutError):
+            hint = "Ask for less, or raise WORKER_STALL_TIMEOUT_S"
+            raise JobTimeout(f"the server sent nothing for {self._limit_s:g} s", hint) from exc
+        if isinstance(exc, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):
+            raise ServerLost("the connection to the server was lost", _AGAIN) from exc
+        if isinstance(exc, aiohttp.ClientError):
+            raise ServerLost(f"the server's answer cannot be read ({type(exc).__name__})", _AGAIN) from exc
+
+
+def _checked(frame: str, framing: Framing) -> str:
+    """Return the frame, or raise the error it carries in the middle of a native stream."""
+    if framing is Framing.NDJSON and frame.startswith('{"error"'):
+        raise _rejection(500, frame.encode())
+    return frame
+
+
+def _complete(last: str, request: Request) -> bool:
+    if request.framing is Framing.SSE:
+        return any(mark in last for mark in _LAST_FRAME.get(request.route.path, ()))
+    try:
+        value = json.loads(last)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and (value.get("done") is True or value.get("status") == "success")
+
+
+def _rejection(status: int, body: bytes) -> JobError:
+    text = body.decode("utf-8", errors="replace").strip()
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, dict):
+        error = error.get("message")
+    message = error if isinstance(error, str) and error else text[:500] or f"the server answered HTTP {status}"
+    if status == 404 and "not found" in message:  # noqa: PLR2004 - HTTP's own number
+        return ModelNotFound(message, "Ask for a model the worker has: route /api/tags lists them")
+    return ServerRejected(status, message)
