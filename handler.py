@@ -12,14 +12,13 @@ import sys  # noqa: E402
 from typing import TYPE_CHECKING, NoReturn  # noqa: E402
 
 from worker import __version__, events  # noqa: E402
-from worker.adapter import sdk  # noqa: E402
-from worker.boot import boot  # noqa: E402
-from worker.config import load  # noqa: E402
+from worker.environment import server_command, server_environment  # noqa: E402
 from worker.errors import BootError  # noqa: E402
 from worker.server import Server  # noqa: E402
 
 if TYPE_CHECKING:
     from worker.adapter.loop import Loop
+    from worker.config import Config
 
 # The platform counts a dead server's worker as running until it is gone; jobs get this long to fail cleanly.
 LAST_WORDS_S = 1.0
@@ -66,9 +65,15 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop]) -> None
     if start_ns.isdecimal():
         writer.write(events.ContainerStarted(), at_ns=int(start_ns))
     writer.write(events.WorkerStarted(pid=os.getpid(), version=__version__), at_ns=STARTED_NS)
-    config = load(environ)
-    writer.write(events.ConfigLoaded(model=config.model, concurrency=config.concurrency))
-    boot(config, environ, server=server, writer=writer, import_sdk=sdk.import_sdk)
+    try:
+        server.spawn(server_command(environ), server_environment(environ))
+    finally:
+        # Even when the server cannot start: every mistake in the configuration is told at once.
+        config = _configuration(environ, writer)
+    from worker.adapter import sdk  # noqa: PLC0415 - imported while the server starts
+    from worker.boot import boot  # noqa: PLC0415 - same
+
+    boot(config, server=server, writer=writer, import_sdk=sdk.import_sdk)
 
     def on_start(loop: Loop) -> None:
         loops.append(loop)
@@ -77,6 +82,14 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop]) -> None
 
     sdk.run(config, writer, on_start=on_start)
     server.check()
+
+
+def _configuration(environ: dict[str, str], writer: events.EventWriter) -> Config:
+    from worker.config import load  # noqa: PLC0415 - pydantic takes as long to import as Ollama to answer
+
+    config = load(environ)
+    writer.write(events.ConfigLoaded(model=config.model, concurrency=config.concurrency))
+    return config
 
 
 def _stop(number: int, _: object) -> NoReturn:

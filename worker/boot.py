@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker import events
+from worker import events, manifest
 from worker.config import Config
-from worker.environment import server_environment
 from worker.errors import BootError, WeightsUnavailable
+from worker.names import ModelName
 from worker.server import Server
 
 if TYPE_CHECKING:
@@ -18,18 +19,16 @@ if TYPE_CHECKING:
 
 def boot(
     config: Config,
-    environ: Mapping[str, str],
     *,
     server: Server,
     writer: events.EventWriter,
     import_sdk: Callable[[], str],
 ) -> None:
-    """Start `server`, import the SDK meanwhile, place the weights, load them, and check where they are.
+    """Make the model resident in the started `server` and import the SDK meanwhile.
 
     Raises:
         BootError: the worker cannot serve; the server may still be running and is the caller's to stop.
     """
-    server.spawn(config.server_command, server_environment(config, environ))
     with ThreadPoolExecutor(1, thread_name_prefix="boot") as branches:
         sdk = branches.submit(_import_sdk, import_sdk, writer)
         _make_resident(config, server=server, writer=writer)
@@ -39,12 +38,14 @@ def boot(
 
 
 def _make_resident(config: Config, *, server: Server, writer: events.EventWriter) -> None:
+    there = _find_weights(config, writer=writer)
     # requests costs as much to import as Ollama to start: it is imported while the server starts.
     from worker.residency import Residency, require_gpu  # noqa: PLC0415
 
     residency = Residency(config.server_url)
     _wait_answering(server, residency, config=config, writer=writer)
-    _place_weights(server, residency, config=config, writer=writer)
+    if not there:
+        _pull_weights(server, config=config, writer=writer)
     writer.write(events.LoadStarted(model=config.model))
     try:
         resident = residency.load(config.model, config.load_timeout_s)
@@ -82,31 +83,34 @@ def _wait_answering(server: Server, residency: Residency, *, config: Config, wri
     writer.write(events.ServerAnswered(version=version[0]))
 
 
-def _place_weights(server: Server, residency: Residency, *, config: Config, writer: events.EventWriter) -> None:
+def _find_weights(config: Config, *, writer: events.EventWriter) -> bool:
+    """Return whether the store has the whole model, judged from disk: the server need not be up for that."""
     writer.write(events.WeightsRequested(model=config.model))
-    source = "local"
-    if not residency.has(config.model):
-        from worker.sources import registry  # noqa: PLC0415 - most boots find the model and need no transfer
+    reason = "OLLAMA_MODELS is not set"
+    if config.models is not None:
+        models = Path(config.models)
+        try:
+            found = manifest.read(models, ModelName.parse(config.model))
+            reason = "the model is not in the store" if found is None else "; ".join(found.lacks(models))
+        except ValueError as exc:
+            reason = str(exc)
+    if reason:
+        writer.write(events.SourcePassedOver(source="local", reason=reason))
+    else:
+        writer.write(events.WeightsPlaced(model=config.model, source="local"))
+    return not reason
 
-        source = "registry"
-        writer.write(events.SourcePassedOver(source="local", reason="the model is not in the server's store"))
-        miss = registry.pull(
-            config.server_url,
-            config.model,
-            limit_s=config.weights_timeout_s,
-            report=lambda p: writer.write(
-                events.WeightsProgressed(
-                    source="registry",
-                    done_bytes=p.done_bytes,
-                    total_bytes=p.total_bytes,
-                    rate_bytes_per_s=round(p.rate_bytes_per_s),
-                    eta_s=p.eta_s,
-                )
-            ),
-        )
-        server.check()
-        if miss is not None:
-            writer.write(events.SourcePassedOver(source=miss.source, reason=miss.reason))
-            hint = "Check OLLAMA_MODEL and the network, or put the model into the OLLAMA_MODELS folder"
-            raise WeightsUnavailable(f"no source has {config.model!r}: {miss.source}: {miss.reason}", hint)
-    writer.write(events.WeightsPlaced(model=config.model, source=source))
+
+def _pull_weights(server: Server, *, config: Config, writer: events.EventWriter) -> None:
+    from worker.sources import registry  # noqa: PLC0415 - most boots find the model and need no transfer
+
+    def report(progress: registry.Progress) -> None:
+        writer.write(events.WeightsProgressed(source="registry", **progress.fields()))
+
+    miss = registry.pull(config.server_url, config.model, limit_s=config.weights_timeout_s, report=report)
+    server.check()
+    if miss is not None:
+        writer.write(events.SourcePassedOver(source=miss.source, reason=miss.reason))
+        hint = "Check OLLAMA_MODEL and the network, or put the model into the OLLAMA_MODELS folder"
+        raise WeightsUnavailable(f"no source has {config.model!r}: {miss.source}: {miss.reason}", hint)
+    writer.write(events.WeightsPlaced(model=config.model, source="registry"))

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from worker.environment import DEFAULT_COMMAND, DEFAULT_HOST
 from worker.errors import ConfigInvalid
 
 
 def _stripped(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
-
-
-def _command(value: object) -> object:
-    try:
-        return tuple(shlex.split(value)) if isinstance(value, str) else value
-    except ValueError as exc:
-        raise ValueError(f"cannot be split into words: {exc}") from exc
 
 
 Text = Annotated[str, BeforeValidator(_stripped), Field(min_length=1)]
@@ -48,6 +41,11 @@ class Config(BaseModel):
         default="llama3.2:3b",
         text="The model to keep resident, as Ollama names it (`qwen3:8b`, `hf.co/org/repo:Q4_K_M`).",
     )
+    models: Text | None = _env(
+        "OLLAMA_MODELS",
+        default=None,
+        text="The server's store. Unset: `/runpod-volume/ollama/models` if writable, else `~/.ollama/models`.",
+    )
     num_parallel: Count = _env(
         "OLLAMA_NUM_PARALLEL", default=1, text="Requests the server answers at once (its slots)."
     )
@@ -56,11 +54,11 @@ class Config(BaseModel):
     )
     host: Text = _env(
         "OLLAMA_HOST",
-        default="127.0.0.1:11434",
+        default=DEFAULT_HOST,
         text="Where the server listens, `address:port`; only the worker calls it.",
     )
-    server_command: Annotated[tuple[str, ...], BeforeValidator(_command), Field(min_length=1)] = _env(
-        "WORKER_SERVER_COMMAND", default=("ollama", "serve"), text="The command that starts the server."
+    server_command: Text = _env(
+        "WORKER_SERVER_COMMAND", default=DEFAULT_COMMAND, text="The command line that starts the server."
     )
     allow_cpu: Flag = _env(
         "WORKER_ALLOW_CPU",

@@ -1,12 +1,18 @@
-"""The server's environment: what we choose for it, why, and what the user chose instead."""
+"""The server's command and environment: what we choose for it, why, and what the user chose instead.
+
+Nothing here needs Config: the server is started before anything as slow to import as pydantic.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from worker.config import Config
+from worker.errors import ConfigInvalid
 
+DEFAULT_COMMAND = "ollama serve"
+DEFAULT_HOST = "127.0.0.1:11434"
 # The platform's key and its job addresses are the worker's business, not the server's.
 _WITHHELD_PREFIXES = ("RUNPOD_WEBHOOK_", "RUNPOD_AI_API_KEY", "WORKER_API_KEY", "AWS_SECRET", "AWS_SESSION")
 
@@ -22,6 +28,7 @@ class Setting:
 
 
 _CHOSEN = (
+    ("OLLAMA_HOST", DEFAULT_HOST, "only the worker talks to the server"),
     ("OLLAMA_KEEP_ALIVE", "-1", "the model stays resident: an idle worker is ended by the platform, not by a timer"),
     ("OLLAMA_CONTEXT_LENGTH", "4096", "left to itself Ollama takes 262144 on an 80 GB card and fills it with cache"),
     ("OLLAMA_NUM_PARALLEL", "1", "one slot has the whole context; more slots multiply it"),
@@ -37,16 +44,26 @@ _CHOSEN = (
 )
 
 
-def settings(config: Config, environ: Mapping[str, str]) -> list[Setting]:
+def server_command(environ: Mapping[str, str]) -> list[str]:
+    """Return the server's argv from WORKER_SERVER_COMMAND; raise ConfigInvalid when it is no command line."""
+    try:
+        argv = shlex.split(environ.get("WORKER_SERVER_COMMAND") or DEFAULT_COMMAND)
+    except ValueError as exc:
+        raise ConfigInvalid(f"WORKER_SERVER_COMMAND: {exc}", "Quote it as for a shell") from exc
+    if not argv:
+        raise ConfigInvalid("WORKER_SERVER_COMMAND is blank", f"Leave it out to run {DEFAULT_COMMAND!r}")
+    return argv
+
+
+def settings(environ: Mapping[str, str]) -> list[Setting]:
     """Return every variable we choose for the server, the user's own value winning where there is one."""
-    chosen = [Setting("OLLAMA_HOST", config.host, "only the worker talks to the server")]
-    chosen += [Setting(name, value, reason) for name, value, reason in _CHOSEN]
+    chosen = [Setting(name, value, reason) for name, value, reason in _CHOSEN]
     return [
         Setting(s.name, environ[s.name], "set by you", from_user=True) if environ.get(s.name) else s for s in chosen
     ]
 
 
-def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment the server is started with."""
     inherited = {name: value for name, value in environ.items() if not name.startswith(_WITHHELD_PREFIXES)}
-    return inherited | {setting.name: setting.value for setting in settings(config, environ)}
+    return inherited | {setting.name: setting.value for setting in settings(environ)}

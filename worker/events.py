@@ -274,7 +274,8 @@ class Span:
 
 SPANS: dict[str, Span] = {
     "container": Span("container.started", "worker.started", "start.sh and the start of Python"),
-    "config": Span("worker.started", "config.loaded", "imports and the environment"),
+    "launch": Span("worker.started", "server.spawned", "imports, the server's environment"),
+    "config": Span("server.spawned", "config.loaded", "the configuration is checked"),
     "server": Span("server.spawned", "server.answered", "process start to HTTP 200"),
     "sdk": Span("sdk_import.started", "sdk_import.finished", "import runpod"),
     "weights": Span("weights.requested", "weights.placed", "finding and placing the weights"),

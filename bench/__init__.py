@@ -1,0 +1,1 @@
+"""What is measured, where each clock starts and stops, and the raw event streams of every run."""
