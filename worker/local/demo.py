@@ -1,0 +1,116 @@
+"""`make run` and `make serve`: a queue, a worker and a chat model on this machine, no account and no GPU needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from worker.local.engine.store import register_gguf, smollm2_gguf
+from worker.local.process import ROOT, WorkerProcess, worker_environment
+from worker.local.queue import LocalQueue
+from worker.timeline import parse, render
+from worker.timeline.model import timelines
+
+MODEL = "smollm2:135m"
+HOME = ROOT / "build" / "local"
+QUESTION = "Why is the sky blue?"
+_STAGES = {
+    "worker.started": "start.sh and Python",
+    "server.answered": "the server answers",
+    "sdk_import.finished": "RunPod's SDK is imported",
+    "weights.placed": "the weights are in place",
+    "load.finished": "the model is in memory",
+    "job.accepted": "the job is here",
+}
+
+
+def run(question: str) -> int:
+    """Answer one streaming chat job and show where the time went; return an exit code."""
+    _prepare()
+    with LocalQueue() as queue:
+        job_id = queue.submit(
+            {
+                "messages": [{"role": "user", "content": question}],
+                "stream": True,
+                "options": {"temperature": 0, "num_predict": 120},
+            }
+        )
+        with WorkerProcess(worker_environment(queue, home=HOME, model=MODEL)) as worker:
+            if not _show_boot(worker):
+                return 1
+            print(f"\n> {question}\n")
+            for text in _texts(queue.stream(job_id)):
+                print(text, end="", flush=True)
+            print("\n")
+            status = queue.wait(job_id)
+            exit_code = worker.stop()
+        if status["status"] != "COMPLETED":
+            print(f"The job ended as {status['status']}: {status.get('error')}", file=sys.stderr)
+            return 1
+        _save(worker, HOME / "last-run.jsonl")
+        _show_timeline(worker)
+        print(f"Events: {_short(HOME / 'last-run.jsonl')}   Again: make run ASK='…'   Stay up: make serve")
+        return exit_code
+
+
+def serve(port: int) -> int:
+    """Keep a queue and a worker running until the person at the terminal has had enough."""
+    _prepare()
+    with LocalQueue(port=port) as queue, WorkerProcess(worker_environment(queue, home=HOME, model=MODEL)) as worker:
+        if not _show_boot(worker, until="loop.started"):
+            return 1
+        endpoint = f"{queue.api_url}/{queue.endpoint_id}"
+        body = json.dumps({"input": {"prompt": "Hello!"}})
+        print(f"\nRunPod API  {endpoint}/runsync\nOpenAI API  {queue.openai_url}   (model {MODEL!r}, any key)\n")
+        print(f"  curl -s {endpoint}/runsync -H 'Content-Type: application/json' -d '{body}'\n\nCtrl-C ends it.")
+        try:
+            return worker.process.wait()
+        except KeyboardInterrupt:
+            return worker.stop()
+
+
+def _prepare() -> None:
+    HOME.mkdir(parents=True, exist_ok=True)
+    register_gguf(HOME / "models", MODEL, smollm2_gguf())
+    engine = os.environ.get("OLLAMA_BIN") or "the local engine (set OLLAMA_BIN=/path/to/ollama for a real Ollama)"
+    print(f"Server: {engine}\nModel:  {MODEL}\n")
+
+
+def _show_boot(worker: WorkerProcess, until: str = "job.accepted") -> bool:
+    start_ns = None
+    for record in worker.events(timeout_s=120.0):
+        name = record["event"]
+        start_ns = start_ns or record["at_ns"]
+        if name in _STAGES:
+            print(f"{(record['at_ns'] - start_ns) / 1e9:6.2f} s  {_STAGES[name]}", flush=True)
+        if name == until:
+            return True
+        if name == "boot.failed":
+            print(f"The worker cannot serve: {record['message']}", file=sys.stderr)
+    print(f"The worker ended before its first job. Its last lines:\n{worker.tail()}", file=sys.stderr)
+    return False
+
+
+def _texts(outputs: Iterator[Any]) -> Iterator[str]:
+    for output in outputs:
+        value = json.loads(output) if isinstance(output, str) else output
+        yield str(value.get("message", {}).get("content", ""))
+
+
+def _show_timeline(worker: WorkerProcess) -> None:
+    entries = parse.read("\n".join(worker.lines))
+    columns = min(110, shutil.get_terminal_size().columns)
+    print(render.render(timelines(entries), render.Style(width=columns, colour=sys.stdout.isatty())))
+
+
+def _save(worker: WorkerProcess, path: Path) -> None:
+    path.write_text("\n".join(worker.lines) + "\n", encoding="utf-8")
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
