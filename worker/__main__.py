@@ -4,35 +4,96 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else ""
+    # These read their own arguments, so that their --help is their own too.
+    if name in _HANDED_ON:
+        return _HANDED_ON[name](arguments[1:])
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    return run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("timeline", help="where the seconds of a cold start went, from a log", add_help=False)
-    commands.add_parser("patches", help="check the patch queue", add_help=False)
-    local = commands.add_parser("local", help="run everything on this machine (development)")
-    modes = local.add_subparsers(dest="mode", required=True)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add_parser("timeline", help="where the seconds of a cold start went, from a log")
+    commands.add_parser("patches", help="check the patch queue")
+    readme = commands.add_parser("readme", help="write the generated blocks of README.md anew")
+    readme.set_defaults(run=_readme)
+    _add_local(commands.add_parser("local", help="run everything on this machine (development)"))
+    _add_bench(commands.add_parser("bench", help="measure, as ratios taken in one run"))
+    return parser
+
+
+def _add_local(parser: argparse.ArgumentParser) -> None:
+    modes = parser.add_subparsers(required=True, metavar="MODE")
     run = modes.add_parser("run", help="answer one question and show the timeline")
     run.add_argument("--ask", default="", help="the question")
+    run.set_defaults(run=_local_run)
     serve = modes.add_parser("serve", help="keep a queue and a worker running")
     serve.add_argument("--port", type=int, default=8000, help="port of the local queue; 0 takes a free one")
-    known, rest = parser.parse_known_args(arguments)
-    if known.command == "local":
-        parser.parse_args(arguments)
-        from worker.local import demo  # noqa: PLC0415 - the image has no development packages
+    serve.set_defaults(run=_local_serve)
 
-        return demo.run(known.ask or demo.QUESTION) if known.mode == "run" else demo.serve(known.port)
-    if known.command == "patches":
-        from worker.patches import main as patches_main  # noqa: PLC0415 - needs git and go, not the worker
 
-        return patches_main(rest)
-    from worker.timeline import main as timeline_main  # noqa: PLC0415 - the other commands do without
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(required=True, metavar="WHAT")
+    boot = kinds.add_parser("boot", help="container start to first chunk, against the floor and the stock order")
+    boot.add_argument("--rounds", type=int, default=5)
+    boot.add_argument("--out", type=Path, default=None, help="folder for the result and the raw event streams")
+    boot.set_defaults(run=_bench_boot)
 
-    return timeline_main(rest)
+
+def _timeline(arguments: list[str]) -> int:
+    from worker.timeline.cli import main as run  # noqa: PLC0415 - each command loads only its own
+
+    return run(arguments)
+
+
+def _patches(arguments: list[str]) -> int:
+    from worker.patches.command import main as run  # noqa: PLC0415 - each command loads only its own
+
+    return run(arguments)
+
+
+def _readme(_: argparse.Namespace) -> int:
+    from worker import readme  # noqa: PLC0415 - each command loads only its own
+
+    before = README.read_text(encoding="utf-8")
+    after = readme.refreshed(before, ROOT / "bench" / "results")
+    README.write_text(after, encoding="utf-8")
+    sys.stdout.write("README.md: " + ("written anew\n" if after != before else "nothing to change\n"))
+    return 0
+
+
+def _local_run(options: argparse.Namespace) -> int:
+    from worker.local import demo  # noqa: PLC0415 - development packages, not in the image
+
+    return demo.run(options.ask or demo.QUESTION)
+
+
+def _local_serve(options: argparse.Namespace) -> int:
+    from worker.local import demo  # noqa: PLC0415 - development packages, not in the image
+
+    return demo.serve(options.port)
+
+
+def _bench_boot(options: argparse.Namespace) -> int:
+    from bench import boot  # noqa: PLC0415 - development packages, not in the image
+
+    return boot.run(options.rounds, options.out)
+
+
+_HANDED_ON: dict[str, Callable[[list[str]], int]] = {"timeline": _timeline, "patches": _patches}
 
 
 if __name__ == "__main__":

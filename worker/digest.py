@@ -1,0 +1,72 @@
+"""The sha256 of a file while it is written out of order, so that verifying costs no second pass at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+
+READ_BYTES = 4 << 20
+
+
+class TrailingDigest:
+    """Hashes the part of a file that is complete from its start, in a thread of its own.
+
+    Writers say what they have written with `wrote`; `result` waits for the rest.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        """Follow the file open as `fd`, which is duplicated and stays the caller's to close."""
+        self._fd = os.dup(fd)
+        self._size_bytes = size_bytes
+        self._ends: dict[int, int] = {}
+        self._complete_bytes = 0
+        self._grown = threading.Condition()
+        self._abandoned = False
+        self._failure: OSError | None = None
+        self._digest = hashlib.sha256()
+        self._thread = threading.Thread(target=self._follow, name="digest", daemon=True)
+        self._thread.start()
+
+    def wrote(self, start: int, end: int) -> None:
+        """Say that bytes [start, end) are in the file; ranges may come in any order and must not overlap."""
+        with self._grown:
+            self._ends[start] = end
+            while self._complete_bytes in self._ends:
+                self._complete_bytes = self._ends.pop(self._complete_bytes)
+            self._grown.notify()
+
+    def abandon(self) -> None:
+        """Stop hashing; the thread ends soon."""
+        with self._grown:
+            self._abandoned = True
+            self._grown.notify()
+
+    def result(self) -> str:
+        """Return the hex digest of the whole file once every byte was written; raise OSError if reading it failed."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._digest.hexdigest()
+
+    def _follow(self) -> None:
+        done = 0
+        try:
+            while done < self._size_bytes:
+                ready = self._complete_after(done)
+                if ready is None:
+                    return
+                while done < ready:
+                    block = os.pread(self._fd, min(READ_BYTES, ready - done), done)
+                    self._digest.update(block)
+                    done += len(block)
+        except OSError as exc:
+            self._failure = exc
+        finally:
+            os.close(self._fd)
+
+    def _complete_after(self, done: int) -> int | None:
+        """Wait until more than `done` bytes are complete and return how many, or None when abandoned."""
+        with self._grown:
+            self._grown.wait_for(lambda: self._abandoned or self._complete_bytes > done)
+            return None if self._abandoned else self._complete_bytes
