@@ -11,7 +11,7 @@ from worker import artifact
 from worker.lease import Lease, LeaseLost
 
 LEASE_TERM_S = 60.0
-_UNSAFE = re.compile(r"[^A-Za-z0-9.]+")
+_UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,7 @@ class JitCache:
     def hydrate(self) -> Outcome:
         """Bring the packed kernels in; a corrupt or foreign copy is removed, so that the next worker replaces it."""
         try:
-            inventory = artifact.inspect(self._packed)
-            if inventory.about != self._key.about():
-                raise artifact.Corrupt("it was made for another device, driver or engine")
-            artifact.install(self._packed, self._local)
+            inventory = self._install()
         except FileNotFoundError:
             return Outcome(done=False, reason="no worker has kept kernels for this device, driver and engine yet")
         except artifact.Corrupt as exc:
@@ -82,22 +79,31 @@ class JitCache:
     def persist(self) -> Outcome:
         """Keep what the driver has compiled, unless it is what was brought in or somebody else is writing it now."""
         try:
-            found = artifact.take(self._local, self._key.about()) if self._local.is_dir() else None
-            if found is None or not found.entries:
-                return Outcome(done=False, reason="the driver compiled nothing")
-            if found.identity == self._hydrated:
-                return Outcome(done=False, reason="the driver compiled nothing new")
-            lease = Lease.acquire(self._lease, term_s=LEASE_TERM_S, note=self._packed.name)
-            if lease is None:
-                return Outcome(done=False, reason="another worker is keeping them now")
-            with lease.kept():
-                return self._store(lease)
+            return self._persist()
         except artifact.Corrupt as exc:
             return Outcome(done=False, reason=f"the driver is still compiling: {exc}")
         except LeaseLost as exc:
             return Outcome(done=False, reason=str(exc))
         except OSError as exc:
             return Outcome(done=False, reason=f"the kernels cannot be kept: {exc.strerror or exc}")
+
+    def _install(self) -> artifact.Inventory:
+        inventory = artifact.inspect(self._packed)
+        if inventory.about != self._key.about():
+            raise artifact.Corrupt("it was made for another device, driver or engine")
+        return artifact.install(self._packed, self._local)
+
+    def _persist(self) -> Outcome:
+        found = artifact.take(self._local, self._key.about()) if self._local.is_dir() else None
+        if found is None or not found.entries:
+            return Outcome(done=False, reason="the driver compiled nothing")
+        if found.identity == self._hydrated:
+            return Outcome(done=False, reason="the driver compiled nothing new")
+        lease = Lease.acquire(self._lease, term_s=LEASE_TERM_S, note=self._packed.name)
+        if lease is None:
+            return Outcome(done=False, reason="another worker is keeping them now")
+        with lease.kept():
+            return self._store(lease)
 
     def _store(self, lease: Lease) -> Outcome:
         fresh = self._packed.with_name(f".{self._packed.name}.{lease.owner}")

@@ -1,0 +1,1 @@
+"""Development only: the queue of patches against upstream, judged before an image is built."""
