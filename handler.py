@@ -12,8 +12,8 @@ import sys  # noqa: E402
 from typing import TYPE_CHECKING, NoReturn  # noqa: E402
 
 from worker import __version__, events  # noqa: E402
-from worker.environment import server_command, server_environment  # noqa: E402
 from worker.errors import BootError  # noqa: E402
+from worker.launch import prepare  # noqa: E402
 from worker.server import Server  # noqa: E402
 
 if TYPE_CHECKING:
@@ -66,14 +66,21 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop]) -> None
         writer.write(events.ContainerStarted(), at_ns=int(start_ns))
     writer.write(events.WorkerStarted(pid=os.getpid(), version=__version__), at_ns=STARTED_NS)
     try:
-        server.spawn(server_command(environ), server_environment(environ))
+        launch = prepare(environ)
+        server.spawn(launch.argv, launch.environ(environ))
     finally:
         # Even when the server cannot start: every mistake in the configuration is told at once.
         config = _configuration(environ, writer)
     from worker.adapter import sdk  # noqa: PLC0415 - imported while the server starts
     from worker.boot import boot  # noqa: PLC0415 - same
 
-    boot(config, server=server, writer=writer, import_sdk=sdk.import_sdk)
+    boot(
+        config,
+        server=server,
+        writer=writer,
+        import_sdk=sdk.import_sdk,
+        judge=lambda: launch.judge(environ),
+    )
 
     def on_start(loop: Loop) -> None:
         loops.append(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("timeline", help="where the seconds of a cold start went, from a log")
+    commands.add_parser("check", help="what this worker would do here and why; whether it can serve these GPUs")
     commands.add_parser("patches", help="check the patch queue")
     readme = commands.add_parser("readme", help="write the generated blocks of README.md anew")
     readme.set_defaults(run=_readme)
@@ -57,6 +59,12 @@ def _timeline(arguments: list[str]) -> int:
     from worker.timeline.cli import main as run  # noqa: PLC0415 - each command loads only its own
 
     return run(arguments)
+
+
+def _check(arguments: list[str]) -> int:
+    from worker.check import main as run  # noqa: PLC0415 - each command loads only its own
+
+    return run(arguments, os.environ)
 
 
 def _patches(arguments: list[str]) -> int:
@@ -93,7 +101,7 @@ def _bench_boot(options: argparse.Namespace) -> int:
     return boot.run(options.rounds, options.out)
 
 
-_HANDED_ON: dict[str, Callable[[list[str]], int]] = {"timeline": _timeline, "patches": _patches}
+_HANDED_ON: dict[str, Callable[[list[str]], int]] = {"check": _check, "timeline": _timeline, "patches": _patches}
 
 
 if __name__ == "__main__":

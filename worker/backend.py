@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker import fatbin
+from worker.environment import BACKEND_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from worker.device import Capability
     from worker.fatbin import Fatbin
 
-LIBRARY = "libggml-cuda.so"
 # The oldest driver branch a CUDA runtime starts on (CUDA Toolkit release notes, minor version compatibility).
 _FLOOR_OF_RUNTIME = {11: 450, 12: 525, 13: 580}
 _ZSTD_FLOOR = 550  # older drivers cannot unpack zstd-compressed code
@@ -25,7 +25,7 @@ _NAME = re.compile(r"cuda_v(\d+)")
 
 @dataclass(frozen=True)
 class Backend:
-    """One directory Ollama can load: `name` is what OLLAMA_LLM_LIBRARY takes; `problem` why it cannot be read."""
+    """One directory Ollama can load: `name` is what OLLAMA_LLM_BACKEND_FILE takes; `problem` why it cannot be read."""
 
     name: str
     modules: tuple[Fatbin, ...] = ()
@@ -59,13 +59,13 @@ class Backend:
 
 def find(lib_dir: Path) -> list[Backend]:
     """Return the CUDA backends below `lib_dir` by name; one that cannot be read is there with its problem."""
-    return [read(path.parent) for path in sorted(lib_dir.glob(f"*/{LIBRARY}"))]
+    return [read(path.parent) for path in sorted(lib_dir.glob(f"*/{BACKEND_FILE}"))]
 
 
 def read(directory: Path) -> Backend:
     """Return the backend in `directory`, without the stubs a device link leaves: they hold no kernels."""
     try:
-        modules = fatbin.read(directory / LIBRARY)
+        modules = fatbin.read(directory / BACKEND_FILE)
         runtime = _runtime(directory)
     except (fatbin.FatbinInvalid, OSError) as error:
         return Backend(directory.name, problem=f"cannot be read: {error}")

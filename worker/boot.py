@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from worker.names import ModelName
 from worker.server import Server
 
 if TYPE_CHECKING:
+    from worker.choice import Choice
     from worker.residency import Residency
 
 
@@ -23,26 +24,43 @@ def boot(
     server: Server,
     writer: events.EventWriter,
     import_sdk: Callable[[], str],
+    judge: Callable[[], Choice | None],
 ) -> None:
-    """Make the model resident in the started `server` and import the SDK meanwhile.
+    """Make the model resident in the started `server`; import the SDK and judge the GPU backend meanwhile.
 
     Raises:
         BootError: the worker cannot serve; the server may still be running and is the caller's to stop.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="boot") as branches:
+    with ThreadPoolExecutor(2, thread_name_prefix="boot") as branches:
         sdk = branches.submit(_import_sdk, import_sdk, writer)
-        _make_resident(config, server=server, writer=writer)
+        verdict = branches.submit(_judge, judge, writer)
+        _make_resident(config, server=server, writer=writer, verdict=verdict)
         sdk.result()
     server.check()
     writer.write(events.BootReady(model=config.model))
 
 
-def _make_resident(config: Config, *, server: Server, writer: events.EventWriter) -> None:
+def _judge(judge: Callable[[], Choice | None], writer: events.EventWriter) -> Choice | None:
+    found = judge()
+    if found is not None:
+        writer.write(
+            events.GpuJudged(backend=found.backend, outcome=found.outcome, reason=found.reason, upstream=found.upstream)
+        )
+    return found
+
+
+def _make_resident(
+    config: Config, *, server: Server, writer: events.EventWriter, verdict: Future[Choice | None]
+) -> None:
     there = _find_weights(config, writer=writer)
     # requests costs as much to import as Ollama to start: it is imported while the server starts.
     from worker.residency import Residency, require_gpu  # noqa: PLC0415
 
     residency = Residency(config.server_url)
+    # Before anything is downloaded: a GPU this image cannot use will not become usable.
+    found = verdict.result()
+    if found is not None and not config.allow_cpu:
+        found.require_usable()
     _wait_answering(server, residency, config=config, writer=writer)
     if not there:
         _pull_weights(server, config=config, writer=writer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker.device import Device, Found, capability_of
+from worker.environment import BACKEND_VARIABLE
 from worker.errors import GpuUnusable
 from worker.verdict import Outcome, Verdict, judge
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from worker.backend import Backend
-
-VARIABLE = "OLLAMA_LLM_LIBRARY"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def choose(backends: Sequence[Backend], found: Found, requested: str = "") -> Ch
     outcome = _overall(verdicts[best.name])
     if outcome == "unusable":
         other = choose(backends, found).backend if requested else ""
-        hint = f"Unset {VARIABLE}: {other} runs here." if other else _hint(backends, found)
+        hint = f"Unset {BACKEND_VARIABLE}: {other} runs here." if other else _hint(backends, found)
         return Choice("", outcome, _what_was_found(candidates, found, verdicts), upstream, verdicts, hint)
     if outcome == "unknown":
         reason = "no device tells its compute capability, so Ollama decides by itself"
@@ -122,8 +121,10 @@ def _nothing_to_choose(backends: Sequence[Backend], found: Found, requested: str
     if not backends:
         return "the image has no CUDA backend", "Rebuild it with --build-arg CUDA_VARIANTS=cuda_v12."
     if requested and requested not in {backend.name for backend in backends}:
-        reason = f"{VARIABLE}={requested} names no CUDA backend, so Ollama would run on the CPU; there is: {names}"
-        return reason, f"Unset {VARIABLE}: the best one is chosen by itself."
+        reason = (
+            f"{BACKEND_VARIABLE}={requested} names no CUDA backend, so Ollama would run on the CPU; there is: {names}"
+        )
+        return reason, f"Unset {BACKEND_VARIABLE}: the best one is chosen by itself."
     return None
 
 

@@ -86,6 +86,19 @@ class ServerStopped(Event, name="server.stopped"):
 
 
 @dataclass(frozen=True)
+class GpuJudged(Event, name="gpu.judged"):
+    """Whether the chosen CUDA backend has code for the devices here: native, jit, unusable or unknown.
+
+    `upstream` is what Ollama would have taken by itself, empty for the CPU.
+    """
+
+    backend: str
+    outcome: str
+    reason: str
+    upstream: str
+
+
+@dataclass(frozen=True)
 class SdkImportStarted(Event, name="sdk_import.started"):
     """`import runpod` began."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from worker.choice import VARIABLE, Choice, choose
+from worker.choice import Choice, choose
 from worker.device import Found, dotted
+from worker.environment import BACKEND_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def render_table(report: GpuReport) -> str:
         ]
         lines += [*_columns([("BACKEND", "DEVICE", "VERDICT", "WHY"), *rows]), ""]
     lines.append(f"Ollama by itself   {choice.upstream or 'the CPU'}")
-    lines.append(f"we set             {f'{VARIABLE}={choice.backend}' if choice.backend else 'nothing'}")
+    lines.append(f"we set             {f'{BACKEND_VARIABLE}={choice.backend}' if choice.backend else 'nothing'}")
     lines.append(f"because            {choice.reason}")
     if choice.hint:
         lines.append(f"to do              {choice.hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def refreshed(text: str, results: Path) -> str:
     Raises:
         KeyError: a block has a name nobody generates.
     """
-    makers = {
+    makers: dict[str, Callable[[], str]] = {
         "configuration": configuration,
         "server": server_settings,
         "errors": errors,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fakes.cuda_library import library, ptx, sass
-from worker.backend import LIBRARY, Backend, find, read
+from worker.backend import Backend, find, read
+from worker.environment import BACKEND_FILE
 from worker.fatbin import parse
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def put(directory: Path, *modules: list[bytes], runtime: str = "") -> Path:
     """Write a backend: its library and, beside it, the file names of a CUDA runtime."""
     directory.mkdir(parents=True)
-    (directory / LIBRARY).write_bytes(library(*modules))
+    (directory / BACKEND_FILE).write_bytes(library(*modules))
     if runtime:
         for name in (f"libcudart.so.{runtime.partition('.')[0]}", f"libcudart.so.{runtime}"):
             (directory / name).touch()
@@ -73,17 +74,17 @@ def test_the_stubs_of_a_device_link_do_not_count(tmp_path: Path) -> None:
 
 def test_a_damaged_library_is_a_backend_with_a_problem(tmp_path: Path) -> None:
     put(tmp_path / "cuda_v12", [sass("90")])
-    (tmp_path / "cuda_v12" / LIBRARY).write_bytes(b"not a library at all")
+    (tmp_path / "cuda_v12" / BACKEND_FILE).write_bytes(b"not a library at all")
     put(tmp_path / "cuda_v13", [sass("90")])
     broken, whole = find(tmp_path)
     assert broken.problem.startswith("cannot be read: ")
-    assert str(tmp_path / "cuda_v12" / LIBRARY) in broken.problem
+    assert str(tmp_path / "cuda_v12" / BACKEND_FILE) in broken.problem
     assert (broken.modules, broken.driver_floor) == ((), 0)
     assert whole.problem == ""
 
 
 def test_a_library_that_cannot_be_opened_is_a_backend_with_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "cuda_v12" / LIBRARY).mkdir(parents=True)
+    (tmp_path / "cuda_v12" / BACKEND_FILE).mkdir(parents=True)
     (backend,) = find(tmp_path)
     assert "Is a directory" in backend.problem
 

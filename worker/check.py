@@ -1,0 +1,94 @@
+"""`python -m worker check`: what this worker would do here, why, and whether the image can serve these GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from worker import backend, choice, config, gpu
+from worker.device import Found
+from worker.environment import BACKEND_VARIABLE, Setting
+from worker.errors import ConfigInvalid
+from worker.gpu_report import GpuReport, make_report, render_table
+from worker.launch import Launch, prepare
+
+TAKE_VARIABLE = "RUNPOD_WEBHOOK_GET_JOB"
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print the check of this machine, or with --targets that of an image being built; return 1 for problems."""
+    parser = argparse.ArgumentParser(prog="python -m worker check", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--libraries", type=Path, help="the server's library directory; default: beside the server")
+    parser.add_argument("--targets", default="", help='compute capabilities the image is for, as in "8.0 9.0"')
+    parser.add_argument("--variants", default="", help="only these backends, as in cuda_v12")
+    options = parser.parse_args(argv)
+    if options.targets:
+        return _image(options)
+    return _machine(options, environ)
+
+
+def _image(options: argparse.Namespace) -> int:
+    """Judge libraries against declared targets; no device and no driver is needed."""
+    wanted = options.variants.split()
+    backends = [b for b in _backends(options.libraries) if not wanted or b.name in wanted]
+    problems = [f"{name} is not in {options.libraries}" for name in wanted if name not in {b.name for b in backends}]
+    problems += choice.missing_targets(backends, options.targets.split())
+    report = make_report(backends, Found((), None, "an image being built"))
+    if options.json:
+        _print(json.dumps({"backends": report.to_dict()["backends"], "problems": problems}, indent=2))
+    else:
+        _print(render_table(report).partition("\n\nOllama")[0])
+        _print("\n".join(f"problem: {p}" for p in problems) or f"native code for {options.targets}: yes")
+    return 1 if problems else 0
+
+
+def _machine(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    problems: list[str] = []
+    cpu_allowed = False
+    launch: Launch | None = None
+    try:
+        launch = prepare(environ)
+        # Outside Runpod nobody sets where jobs come from, and that is no mistake here.
+        loaded = config.load({TAKE_VARIABLE: "none", **environ})
+        cpu_allowed = loaded.allow_cpu
+    except ConfigInvalid as exc:
+        problems.append(exc.message)
+    libraries = options.libraries or (launch.libraries if launch else None)
+    requested = environ.get(BACKEND_VARIABLE, "").strip()
+    report = make_report(_backends(libraries), gpu.detect(environ), requested)
+    if report.choice.outcome == "unusable" and not cpu_allowed:
+        problems.append(report.choice.reason)
+    if options.json:
+        _print(json.dumps(_to_dict(report, launch, problems), indent=2))
+    else:
+        _print(render_table(report))
+        _print("\n" + _settings_table(launch.settings if launch else []))
+        _print("\n" + ("\n".join(f"problem: {p}" for p in problems) or "no problem found"))
+    return 1 if problems else 0
+
+
+def _backends(libraries: Path | None) -> list[backend.Backend]:
+    return backend.find(libraries) if libraries is not None and libraries.is_dir() else []
+
+
+def _to_dict(report: GpuReport, launch: Launch | None, problems: list[str]) -> dict[str, Any]:
+    return {
+        "gpu": report.to_dict(),
+        "command": launch.argv if launch else None,
+        "server": [vars(setting) for setting in launch.settings] if launch else [],
+        "problems": problems,
+    }
+
+
+def _settings_table(settings: Sequence[Setting]) -> str:
+    width = max((len(f"{s.name}={s.value}") for s in settings), default=0)
+    return "\n".join(f"{f'{s.name}={s.value}'.ljust(width)}  {s.reason}" for s in settings)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
