@@ -1,0 +1,95 @@
+"""`python -m worker check` as a person and as the image build run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.cuda_library import library, ptx, sass
+from worker.environment import BACKEND_FILE
+from worker.local.process import ROOT
+
+
+def check(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "worker", "check", *arguments],
+        env={"PATH": os.environ["PATH"], **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    for name, modules in {"cuda_v12": [sass("80"), sass("90"), ptx("90")], "cuda_v13": [ptx("75")]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / BACKEND_FILE).write_bytes(library(modules))
+    return tmp_path
+
+
+def test_an_image_with_native_code_for_its_targets_passes(libraries: Path) -> None:
+    done = check("--libraries", str(libraries), "--targets", "8.0 9.0", "--variants", "cuda_v12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "native code for 8.0 9.0: yes" in done.stdout
+    assert "cuda_v13" not in done.stdout
+
+
+def test_an_image_that_would_compile_at_the_first_boot_fails_and_names_the_target(libraries: Path) -> None:
+    done = check("--libraries", str(libraries), "--targets", "8.0 12.0", "--variants", "cuda_v12")
+    assert done.returncode == 1
+    assert "problem: no native code for 12.0" in done.stdout
+
+
+def test_an_image_without_the_backend_it_was_built_for_fails(libraries: Path) -> None:
+    done = check("--libraries", str(libraries), "--targets", "9.0", "--variants", "cuda_v12 cuda_v11", "--json")
+    assert done.returncode == 1
+    assert any(p.startswith("cuda_v11 is not in") for p in json.loads(done.stdout)["problems"])
+
+
+def test_a_damaged_library_fails_the_image_with_its_name(libraries: Path) -> None:
+    path = libraries / "cuda_v12" / BACKEND_FILE
+    path.write_bytes(path.read_bytes()[:200])
+    done = check("--libraries", str(libraries), "--targets", "9.0", "--variants", "cuda_v12")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "cuda_v12" in done.stdout
+
+
+def test_a_machine_without_a_gpu_is_a_problem_unless_the_cpu_is_allowed() -> None:
+    refused = check()
+    assert refused.returncode == 1
+    assert "no NVIDIA device is visible" in refused.stdout
+    allowed = check(WORKER_ALLOW_CPU="1")
+    assert allowed.returncode == 0, allowed.stdout
+    assert "no problem found" in allowed.stdout
+
+
+def test_every_setting_is_shown_with_its_reason_and_the_users_own_is_marked() -> None:
+    done = check(WORKER_ALLOW_CPU="1", OLLAMA_CONTEXT_LENGTH="8192")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("OLLAMA_CONTEXT_LENGTH"))
+    assert line.split() == ["OLLAMA_CONTEXT_LENGTH=8192", "set", "by", "you"]
+    assert "OLLAMA_NOPRUNE=1" in done.stdout
+
+
+def test_mistakes_in_the_configuration_are_all_listed() -> None:
+    done = check(WORKER_ALLOW_CPU="perhaps", OLLAMA_NUM_PARALLEL="0", WORKER_DRAIN="3")
+    assert done.returncode == 1
+    for name in ("WORKER_ALLOW_CPU", "OLLAMA_NUM_PARALLEL", "WORKER_DRAIN"):
+        assert name in done.stdout
+
+
+def test_json_has_the_same_facts() -> None:
+    done = check("--json", WORKER_ALLOW_CPU="1")
+    value = json.loads(done.stdout)
+    assert value["problems"] == []
+    assert value["command"] == ["ollama", "serve"]
+    assert {"name", "value", "reason", "from_user"} <= value["server"][0].keys()
+    assert value["gpu"]["choice"]["outcome"] == "unusable"

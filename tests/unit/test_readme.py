@@ -1,0 +1,75 @@
+"""The README's generated blocks are those the code makes now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from worker import readme
+from worker.config import Config
+from worker.errors import BootError, JobError, WorkerError
+from worker.local.process import ROOT
+
+RESULTS = ROOT / "bench" / "results"
+BLOCK = "before\n<!-- generated: {} -->\nold\n<!-- end -->\nafter\n"
+
+
+def test_the_readme_is_fresh() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.refreshed(text, RESULTS) == text, "run: python -m worker readme"
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 250
+
+
+def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    text = readme.refreshed(BLOCK.format("errors"), tmp_path)
+    assert text.startswith("before\n<!-- generated: errors -->\n| failure |")
+    assert text.endswith("|\n<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert readme.refreshed(text, tmp_path) == text
+
+
+def test_an_unknown_block_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="weather"):
+        readme.refreshed(BLOCK.format("weather"), tmp_path)
+
+
+def test_every_variable_a_person_may_set_has_a_row() -> None:
+    table = readme.configuration()
+    for name, field in Config.model_fields.items():
+        set_by_others = str(field.description).startswith("Set by")
+        assert (str(field.description) in table) is not set_by_others, name
+
+
+def test_every_failure_has_a_row_with_its_exit_code_or_status() -> None:
+    table = readme.errors()
+    stack: list[type[WorkerError]] = [WorkerError]
+    while stack:
+        kind = stack.pop()
+        stack += kind.__subclasses__()
+        if kind in {WorkerError, BootError, JobError}:
+            continue
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| `{kind.__name__}` ")]
+        if issubclass(kind, BootError):
+            assert f"exits with {kind.exit_code} " in row
+        assert ("Worth a retry" in row) is kind.retryable
+
+
+def test_figures_come_from_the_result_files(tmp_path: Path) -> None:
+    folder = tmp_path / "boot-somewhere"
+    folder.mkdir()
+    figures = {"median_s": 1.234, "min_s": 1.0, "max_s": 2.0}
+    result = {
+        "server": "a server",
+        "floor": figures,
+        "worker": {**figures, "median_s": 1.5},
+        "stock_order": {**figures, "median_s": 3.7},
+        "worker_to_floor": 1.216,
+        "stock_order_to_floor": 2.998,
+    }
+    (folder / "boot.json").write_text(json.dumps(result), encoding="utf-8")
+    assert readme.boot_figures(tmp_path).splitlines()[-1] == "| a server | 1.23 s | 1.50 s | 1.22 | 3.70 s | 3.00 |"
