@@ -1,0 +1,98 @@
+"""The queue as one HTTP server on one event loop: all routes, the sweep, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from aiohttp import web
+
+from worker.local.queue.client_side import ClientSide
+from worker.local.queue.errors import Refused, Unauthorized
+from worker.local.queue.faults import Faults
+from worker.local.queue.job import Job
+from worker.local.queue.limits import Limits
+from worker.local.queue.openai_front import OpenAIFront
+from worker.local.queue.record import Record
+from worker.local.queue.store import JobStore
+from worker.local.queue.webhook import Webhooks
+from worker.local.queue.worker_side import WorkerSide
+
+ENDPOINT_ID = "local"
+PREFIX = f"/v2/{ENDPOINT_ID}"
+SWEEP_S = 0.05
+READ_BYTES = 64 * 1024 * 1024  # above every limit, so that the queue and not aiohttp answers a large body
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class QueueServer:
+    """The server of one endpoint's queue. Everything in it runs on the loop of `serve`."""
+
+    def __init__(self, limits: Limits, faults: Faults, record: Record, api_key: str | None) -> None:
+        """Prepare; nothing runs until `serve`."""
+        self.store = JobStore(limits, record)
+        self.store.on_final = self._announce
+        self._api_key = api_key
+        self._webhooks = Webhooks(limits)
+        self._workers = WorkerSide(self.store, record, faults, limits, api_key=api_key)
+        clients, openai = ClientSide(self.store, limits), OpenAIFront(self.store, limits)
+        self._client_routes = [*clients.routes(PREFIX), *openai.routes(PREFIX)]
+        self._stopped = asyncio.Event()
+
+    async def serve(self, host: str, port: int, started: Callable[[int], None]) -> None:
+        """Listen until `stop`; `started` gets the port, which is a free one when `port` is 0. Raises OSError."""
+        # Cancelling handlers of closed connections is what ends the polls of dead workers.
+        runner = web.AppRunner(self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+            started(runner.addresses[0][1])
+            while not self._stopped.is_set():
+                self.store.sweep()
+                await self._pause()
+        finally:
+            self._workers.close()
+            await runner.cleanup()
+            await self._webhooks.close()
+
+    def stop(self) -> None:
+        """Let `serve` end. Call it on the loop's thread."""
+        self._stopped.set()
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), SWEEP_S)
+        except asyncio.TimeoutError:
+            return
+
+    def _app(self) -> web.Application:
+        app = web.Application(middlewares=[_refuse_in_json], client_max_size=READ_BYTES)
+        app.add_routes(self._workers.routes(PREFIX))
+        app.add_routes([self._guarded(route) for route in self._client_routes])
+        return app
+
+    def _guarded(self, route: web.RouteDef) -> web.RouteDef:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if self._api_key not in {None, given}:
+                raise Unauthorized("the API key is missing or wrong")
+            return await handler(request)
+
+        handler = cast("Handler", route.handler)
+        return web.RouteDef(route.method, route.path, handle, route.kwargs)
+
+    def _announce(self, job: Job) -> None:
+        if job.order.webhook is not None:
+            self._webhooks.post(job.order.webhook, self.store.status(job))
+
+
+@web.middleware
+async def _refuse_in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refused as refusal:
+        return web.json_response({"error": str(refusal)}, status=refusal.status)
+    except web.HTTPException as refusal:
+        return web.json_response({"error": f"{request.method} {request.path}: {refusal.reason}"}, status=refusal.status)
