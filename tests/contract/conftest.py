@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import tiny_gguf, tool_template
+from tests.fakes.api_server import KINDS, ApiServer
+from worker.local.engine.store import register_gguf, smollm2_gguf
+
+# The fake has no files; this makes it know the models of `fill` and what they can do.
+FAKE_MODELS = "smol,tools=completion+tools,embed=embedding,broken=broken"
+# Enough for cutting the small model's file off in the middle of its weights.
+BROKEN_BYTES = 3_000_000
+
+
+@pytest.fixture(scope="session")
+def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """GGUF files by the name they get in every store."""
+    place = tmp_path_factory.mktemp("gguf")
+    small = smollm2_gguf()
+    broken = place / "broken.gguf"
+    with small.open("rb") as file:
+        broken.write_bytes(file.read(BROKEN_BYTES))
+    return {
+        "smol": small,
+        "tools": tiny_gguf.retemplated(small, place / "tools.gguf", tool_template.TEMPLATE),
+        "embed": tiny_gguf.embedding_model(place / "embed.gguf"),
+        "broken": broken,
+    }
+
+
+def fill(models: Path, files: dict[str, Path]) -> None:
+    for name, path in files.items():
+        register_gguf(models, name, path)
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def api(
+    request: pytest.FixtureRequest, model_files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """The server under contract, one process per kind for the whole session."""
+    home = tmp_path_factory.mktemp(request.param)
+    server = ApiServer(request.param, home, OLLAMA_NUM_PARALLEL="2", FAKE_MODELS=FAKE_MODELS)
+    fill(server.models, model_files)
+    with server:
+        yield server
+
+
+StartApi = Callable[..., ApiServer]
+
+
+@pytest.fixture(params=KINDS)
+def start_api(request: pytest.FixtureRequest, model_files: dict[str, Path], tmp_path: Path) -> Iterator[StartApi]:
+    """Start a server of one's own, with keywords as its environment; for tests that wear it out."""
+    with ExitStack() as stack:
+
+        def start(**settings: str) -> ApiServer:
+            server = ApiServer(request.param, tmp_path / "home", FAKE_MODELS=FAKE_MODELS, **settings)
+            fill(server.models, {name: model_files[name] for name in ("smol", "embed")})
+            return stack.enter_context(server)
+
+        yield start
