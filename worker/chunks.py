@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from worker.routes import Framing
 
-# The platform takes 1 MB a chunk; the rest is room for its own JSON around ours.
+# The platform takes 1 MB a chunk, counted as posted: quotes and newlines escaped once more.
 CHUNK_BYTES = 900_000
+_TEXTS = ("response", "content", "thinking")
+_TEXT_FRAME = {"model", "remote_model", "remote_host", "created_at", "message", "response", "thinking", "done"}
+_TEXT_MESSAGE = {"role", "content", "thinking"}
 
 
 def join(frames: Sequence[str], framing: Framing) -> list[str]:
@@ -21,22 +25,24 @@ def join(frames: Sequence[str], framing: Framing) -> list[str]:
     if framing is Framing.SSE:
         return _packed(frames)
     chunks: list[str] = []
-    pending: dict[str, Any] | None = None
+    run: list[dict[str, Any]] = []
+    size = 0
     for frame in frames:
         delta = _mergeable(frame)
-        if delta is not None and pending is not None and _fits(pending, delta):
-            pending = _merge(pending, delta)
-            continue
-        if pending is not None:
-            chunks.append(_dumps(pending))
-        pending = delta
+        length = _posted_bytes(frame)
+        if run and (delta is None or not _same_kind(run[0], delta) or size + length > CHUNK_BYTES):
+            chunks.append(_merged(run))
+            run, size = [], 0
+        size += length
         if delta is None:
             chunks.append(frame)
-    return [*chunks, _dumps(pending)] if pending is not None else chunks
+        else:
+            run.append(delta)
+    return [*chunks, _merged(run)] if run else chunks
 
 
 def parse(text: str) -> Any:
-    """Return the value of JSON `text` made safe to send again: no lone surrogate, no NaN.
+    """Return the value of JSON `text` made safe to send again: no lone surrogate, no NaN, no infinity.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -45,17 +51,16 @@ def parse(text: str) -> Any:
 
 
 def _packed(frames: Sequence[str]) -> list[str]:
-    chunks: list[str] = []
+    packs: list[list[str]] = []
     size = 0
     for frame in frames:
-        length = len(frame.encode("utf-8", "replace"))
-        if chunks and size + length <= CHUNK_BYTES:
-            chunks[-1] += frame
-            size += length
-        else:
-            chunks.append(frame)
-            size = length
-    return chunks
+        length = _posted_bytes(frame)
+        if not packs or size + length > CHUNK_BYTES:
+            packs.append([])
+            size = 0
+        packs[-1].append(frame)
+        size += length
+    return ["".join(pack) for pack in packs]
 
 
 def _mergeable(frame: str) -> dict[str, Any] | None:
@@ -64,39 +69,36 @@ def _mergeable(frame: str) -> dict[str, Any] | None:
         value = parse(frame)
     except ValueError:
         return None
-    if not isinstance(value, dict) or value.get("done") is not False or "error" in value or value.get("logprobs"):
+    if not isinstance(value, dict) or value.get("done") is not False or not value.keys() <= _TEXT_FRAME:
         return None
-    message = value.get("message")
-    if isinstance(message, dict) and message.keys() <= {"role", "content", "thinking"}:
-        return value
-    return value if isinstance(value.get("response"), str) and "message" not in value else None
+    message = value.get("message", {})
+    if not isinstance(message, dict) or not message.keys() <= _TEXT_MESSAGE:
+        return None
+    texts = [part[name] for part in (value, message) for name in _TEXTS if name in part]
+    return value if texts and all(isinstance(text, str) for text in texts) else None
 
 
-def _fits(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    same_kind = left.keys() | {"thinking"} == right.keys() | {"thinking"}
-    return same_kind and len(str(left)) + len(str(right)) < CHUNK_BYTES // 4
+def _same_kind(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return left.keys() | {"thinking"} == right.keys() | {"thinking"}
 
 
-def _merge(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    merged = {**left, **right}
-    for name in ("response", "thinking"):
-        if name in merged:
-            merged[name] = _joined(left.get(name), right.get(name))
-    if "message" in merged:
-        ours, theirs = left["message"], right["message"]
-        merged["message"] = {**ours, **theirs}
-        for name in ("content", "thinking"):
-            if name in merged["message"]:
-                merged["message"][name] = _joined(ours.get(name), theirs.get(name))
-    return merged
+def _merged(run: Sequence[dict[str, Any]]) -> str:
+    """Return one frame with the texts of the whole run; anything else is as in its last frame."""
+    whole = _joined(run)
+    if "message" in whole:
+        whole["message"] = _joined([delta["message"] for delta in run])
+    return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 
-def _joined(left: object, right: object) -> str:
-    return _whole((left if isinstance(left, str) else "") + (right if isinstance(right, str) else ""))
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for part in parts:
+        whole.update(part)
+    return whole | {name: "".join(part.get(name, "") for part in parts) for name in _TEXTS if name in whole}
 
 
-def _dumps(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _posted_bytes(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _whole(text: str) -> str:
@@ -113,4 +115,5 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if isinstance(value, dict):
         return {_whole(key): _clean(item) for key, item in value.items()}
-    return value
+    # A number too large for a float is read as infinity.
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,10 @@ def _stripped(value: object) -> object:
 Text = Annotated[str, BeforeValidator(_stripped), Field(min_length=1)]
 Flag = Annotated[bool, BeforeValidator(_stripped)]
 Count = Annotated[int, BeforeValidator(_stripped), Field(ge=1)]
-Seconds = Annotated[float, BeforeValidator(_stripped), Field(gt=0, allow_inf_nan=False)]
+# Ten years stand for "no limit": sockets and locks refuse a wait of more than some centuries.
+Seconds = Annotated[float, BeforeValidator(_stripped), Field(gt=0, le=315_360_000)]
+# Host, then port; an IPv6 address is in brackets when a port follows it.
+_ADDRESS = re.compile(r"(\[[^]]*\]|[^:]*)(?::([^:]*))?")
 
 
 def _env(*names: str, default: Any = ..., text: str) -> Any:
@@ -112,11 +116,16 @@ class Config(BaseModel):
 
     @property
     def server_url(self) -> str:
-        """Base URL of the server as the worker calls it."""
-        address = self.host.removeprefix("http://").rstrip("/")
-        name, _, port = address.rpartition(":") if ":" in address else (address, "", "11434")
-        # 0.0.0.0 is an address to listen on, not one to call.
-        return f"http://{'127.0.0.1' if name in {'', '0.0.0.0'} else name}:{port}"  # noqa: S104 - compared, not bound
+        """Base URL of the server as the worker calls it; OLLAMA_HOST is completed by Ollama's own rules."""
+        scheme, mark, rest = self.host.strip("\"'").partition("://")
+        address = (rest if mark else scheme).partition("/")[0]
+        parts = _ADDRESS.fullmatch(address)
+        name, port = (parts[1], parts[2] or "") if parts else (f"[{address}]", "")
+        if not (port.isascii() and port.isdecimal() and int(port) <= 65535):  # noqa: PLR2004 - the last port
+            port = {"http": "80", "https": "443"}.get(scheme, "11434") if mark else "11434"
+        # These are addresses to listen on, not to call.
+        every = name in {"", "0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
+        return f"http://{'127.0.0.1' if every else name}:{port}"
 
 
 def variables() -> dict[str, tuple[str, ...]]:
@@ -131,13 +140,13 @@ def variables() -> dict[str, tuple[str, ...]]:
 def load(environ: Mapping[str, str]) -> Config:
     """Make a Config from `environ`.
 
-    An empty value counts as unset, as it does for Ollama.
+    A blank value counts as unset, as it does for Ollama.
 
     Raises:
         ConfigInvalid: one sentence that names every problem found.
     """
     known = {name for names in variables().values() for name in names}
-    given = {name: value for name, value in environ.items() if value != ""}
+    given = {name: value for name, value in environ.items() if value.strip()}
     problems = [_unknown(name, known) for name in sorted(given) if name.startswith("WORKER_") and name not in known]
     config = None
     try:
@@ -156,7 +165,7 @@ def _unknown(name: str, known: set[str]) -> str:
 
 def _problem(name: str, kind: str, message: str) -> str:
     if name == "RUNPOD_WEBHOOK_GET_JOB":
-        return f"{name} is missing: this is not a Runpod worker; for a local run use `make run` or `make serve`"
+        return f"{name} is missing: this is not a Runpod worker (for a local run: `make run` or `make serve`)"
     if kind == "missing":
         return f"{name} is missing"
     return f"{name}: {message[:1].lower()}{message[1:]}"

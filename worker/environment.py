@@ -13,8 +13,18 @@ from worker.errors import ConfigInvalid
 
 DEFAULT_COMMAND = "ollama serve"
 DEFAULT_HOST = "127.0.0.1:11434"
+# The variable that names one CUDA backend to the server, and the file that makes a directory a CUDA backend.
+BACKEND_VARIABLE = "OLLAMA_LLM_LIBRARY"
+BACKEND_FILE = "libggml-cuda.so"
 # The platform's key and its job addresses are the worker's business, not the server's.
-_WITHHELD_PREFIXES = ("RUNPOD_WEBHOOK_", "RUNPOD_AI_API_KEY", "WORKER_API_KEY", "AWS_SECRET", "AWS_SESSION")
+_WITHHELD_PREFIXES = (
+    "RUNPOD_WEBHOOK_",
+    "RUNPOD_AI_API_KEY",
+    "RUNPOD_API_KEY",
+    "WORKER_API_KEY",
+    "AWS_SECRET",
+    "AWS_SESSION",
+)
 
 
 @dataclass(frozen=True)
@@ -47,23 +57,21 @@ _CHOSEN = (
 def server_command(environ: Mapping[str, str]) -> list[str]:
     """Return the server's argv from WORKER_SERVER_COMMAND; raise ConfigInvalid when it is no command line."""
     try:
-        argv = shlex.split(environ.get("WORKER_SERVER_COMMAND") or DEFAULT_COMMAND)
+        return shlex.split(environ.get("WORKER_SERVER_COMMAND", "")) or shlex.split(DEFAULT_COMMAND)
     except ValueError as exc:
         raise ConfigInvalid(f"WORKER_SERVER_COMMAND: {exc}", "Quote it as for a shell") from exc
-    if not argv:
-        raise ConfigInvalid("WORKER_SERVER_COMMAND is blank", f"Leave it out to run {DEFAULT_COMMAND!r}")
-    return argv
 
 
 def settings(environ: Mapping[str, str]) -> list[Setting]:
     """Return every variable we choose for the server, the user's own value winning where there is one."""
     chosen = [Setting(name, value, reason) for name, value, reason in _CHOSEN]
     return [
-        Setting(s.name, environ[s.name], "set by you", from_user=True) if environ.get(s.name) else s for s in chosen
+        Setting(s.name, environ[s.name], "set by you", from_user=True) if environ.get(s.name, "").strip() else s
+        for s in chosen
     ]
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment the server is started with."""
+    """Return the whole environment of the server: what the worker has, less its secrets, plus the settings."""
     inherited = {name: value for name, value in environ.items() if not name.startswith(_WITHHELD_PREFIXES)}
     return inherited | {setting.name: setting.value for setting in settings(environ)}

@@ -77,9 +77,13 @@ _OPTIONS = [
     "num_thread",
     "typical_p",
     "repeat_last_n",
-    "mirostat",
-    "max_tokens",
 ]
+# What other APIs call an option: the server ignores an option it does not know.
+_OPTION_ELSEWHERE = {
+    "max_tokens": "num_predict",
+    "max_new_tokens": "num_predict",
+    "repetition_penalty": "repeat_penalty",
+}
 _HINT = "See the README for the three shapes of a job"
 
 
@@ -114,7 +118,7 @@ def _stock(job_input: Mapping[str, Any], default_model: str) -> Request:
     body = dict(given)
     if chat:
         body["messages"] = _messages(given["messages"], body.pop("system", None))
-    model = body.setdefault("model", default_model)
+    model = body["model"] = body.get("model") or default_model
     stream = body.setdefault("stream", False)
     route = routes.find("/api/chat" if chat else "/api/generate", allow_admin=False)
     return Request(Shape.STOCK, route, _text(body), stream=stream, model=model)
@@ -162,7 +166,15 @@ def _routed(shape: Shape, path: str, value: object, default_model: str, *, allow
             body["stream"] = False
     if not isinstance(stream, bool):
         raise JobInvalid(f"'stream' must be true or false, got {_kind(stream)}", _HINT)
-    return Request(shape, route, _text(body), stream=stream, model=str(body.get("model", "")))
+    model = body.get("model")
+    return Request(
+        shape,
+        route,
+        _text(body),
+        # Embeddings come as one object whatever the body says.
+        stream=stream and route.framing is not Framing.JSON,
+        model=model if isinstance(model, str) else "",
+    )
 
 
 def _decoded(text: str) -> object:
@@ -170,6 +182,8 @@ def _decoded(text: str) -> object:
         return json.loads(text)
     except ValueError as exc:
         raise JobInvalid(f"the body is a string that is not JSON ({exc})", "Send the body as an object") from exc
+    except RecursionError as exc:
+        raise JobInvalid("the input is nested too deeply", "Send a flatter object") from exc
 
 
 def _messages(messages: list[Any], system: str | None) -> list[Any]:
@@ -189,8 +203,9 @@ def _messages(messages: list[Any], system: str | None) -> list[Any]:
 
 def _check_field(name: str, value: object) -> None:
     if name not in _FIELDS:
-        if name in _OPTIONS:
-            raise JobInvalid(f"'{name}' is not a field of the input", f"Put it into 'options': {{\"{name}\": …}}")
+        option = _OPTION_ELSEWHERE.get(name, name)
+        if option in _OPTIONS:
+            raise JobInvalid(f"'{name}' is not a field of the input", f"Put it into 'options': {{\"{option}\": …}}")
         near = difflib.get_close_matches(str(name), _FIELDS, n=1)
         raise JobInvalid(f"unknown field {name!r:.80}" + (f" (did you mean '{near[0]}'?)" if near else ""), _HINT)
     types, words = _FIELDS[name]

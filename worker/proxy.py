@@ -16,6 +16,7 @@ from worker.routes import Framing
 
 READ_BYTES = 64 * 1024
 ERROR_BYTES = 64 * 1024
+CONNECT_TIMEOUT_S = 5.0
 # What the last frame of a complete stream holds; without it the server broke off.
 _LAST_FRAME = {
     "/v1/chat/completions": ("[DONE]",),
@@ -62,7 +63,7 @@ class Proxy:
         try:
             with _translated(self._stall_timeout_s):
                 if response.status >= 400:  # noqa: PLR2004 - where HTTP errors begin
-                    raise _rejection(response.status, await response.content.read(ERROR_BYTES))
+                    raise _rejection(response.status, await _head(response.content, ERROR_BYTES))
             frames = self._frames(response, request)
             try:
                 yield frames
@@ -76,10 +77,8 @@ class Proxy:
 
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._stall_timeout_s),
-            )
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self._stall_timeout_s)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         return self._session
 
     async def _frames(self, response: aiohttp.ClientResponse, request: Request) -> AsyncGenerator[str, None]:
@@ -108,14 +107,22 @@ class _translated:  # noqa: N801 - used as a statement, like contextlib's own
         return None
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        # Timeouts first: aiohttp's are connection errors as well.
-        if isinstance(exc, asyncio.TimeoutError):
+        # Timeouts before connection errors: aiohttp's are both. One before the connection stands is no silence.
+        if isinstance(exc, asyncio.TimeoutError) and not isinstance(exc, aiohttp.ConnectionTimeoutError):
             hint = "Ask for less, or raise WORKER_STALL_TIMEOUT_S"
             raise JobTimeout(f"the server sent nothing for {self._limit_s:g} s", hint) from exc
         if isinstance(exc, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):
             raise ServerLost("the connection to the server was lost", _AGAIN) from exc
         if isinstance(exc, aiohttp.ClientError):
             raise ServerLost(f"the server's answer cannot be read ({type(exc).__name__})", _AGAIN) from exc
+
+
+async def _head(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
+    """Return the body up to about `limit_bytes`; one read would end where the network cut it."""
+    body = b""
+    while len(body) < limit_bytes and (data := await content.readany()):
+        body += data
+    return body
 
 
 def _checked(frame: str, framing: Framing) -> str:

@@ -53,16 +53,21 @@ class Residency:
 
         Raises:
             ServerTimeout: it took longer than `limit_s` seconds.
+            ServerExited: the connection broke.
             WeightsUnavailable: the server refused to load the model.
+            BootError: the server does not list the model as loaded.
         """
-        reply = self._post("/api/generate", {"model": model, "stream": False}, limit_s=limit_s, stage="load")
+        reply = self._call("/api/generate", {"model": model, "stream": False}, limit_s=limit_s)
+        if reply.status_code == requests.codes.bad_request and "does not support generate" in _error(reply):
+            # A model for embeddings only; without input it is loaded all the same.
+            reply = self._call("/api/embed", {"model": model}, limit_s=limit_s)
         if not reply.ok:
             hint = "The file may be damaged, of an unsupported kind, or too large for this machine"
             raise WeightsUnavailable(f"the server could not load model {model!r}: {_error(reply)}", hint)
         return self._resident(model)
 
     def _resident(self, model: str) -> Resident:
-        reply = self._session.get(f"{self._base_url}/api/ps", timeout=30.0)
+        reply = self._call("/api/ps", None, limit_s=30.0)
         for entry in _object(reply).get("models") or []:
             names = {str(entry.get("name", "")), str(entry.get("model", ""))}
             if names & {model, f"{model}:latest"} or len(_object(reply)["models"]) == 1:
@@ -77,13 +82,15 @@ class Residency:
             "OLLAMA_KEEP_ALIVE must not be 0: the model has to stay loaded",
         )
 
-    def _post(self, path: str, body: dict[str, object], *, limit_s: float, stage: str) -> requests.Response:
+    def _call(self, path: str, body: dict[str, object] | None, *, limit_s: float) -> requests.Response:
+        method = "GET" if body is None else "POST"
+        timeout = (CONNECT_TIMEOUT_S, limit_s)
         try:
-            return self._session.post(f"{self._base_url}{path}", json=body, timeout=(CONNECT_TIMEOUT_S, limit_s))
+            return self._session.request(method, f"{self._base_url}{path}", json=body, timeout=timeout)
         except requests.Timeout as exc:
-            raise ServerTimeout(stage, limit_s) from exc
+            raise ServerTimeout("load", limit_s) from exc
         except requests.RequestException as exc:
-            raise ServerExited(1, [f"connection lost during {stage}"]) from exc
+            raise ServerExited(1, ["connection lost during load"]) from exc
 
 
 def require_gpu(resident: Resident) -> None:
@@ -92,7 +99,7 @@ def require_gpu(resident: Resident) -> None:
         return
     share = resident.size_vram_bytes / resident.size_bytes if resident.size_bytes else 0.0
     raise GpuUnusable(
-        f"only {share:.0%} of {resident.model!r} is on a GPU "
+        f"only {int(share * 100)}% of {resident.model!r} is on a GPU "
         f"({resident.size_vram_bytes:,} of {resident.size_bytes:,} bytes)",
         "Use a GPU with more memory, a smaller quantization or OLLAMA_CONTEXT_LENGTH, "
         "or set WORKER_ALLOW_CPU=1 to serve about 5 times slower",

@@ -28,11 +28,6 @@ class Route:
     admin: bool = False
     needs_model: bool = False
 
-    @property
-    def openai(self) -> bool:
-        """Whether errors on this route have OpenAI's shape."""
-        return self.path.startswith("/v1/")
-
 
 def _native(path: str) -> Route:
     return Route(path, framing=Framing.NDJSON, streams=True, needs_model=True)

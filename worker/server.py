@@ -19,6 +19,7 @@ from worker.errors import ServerExited, ServerTimeout
 TAIL_LINES = 40
 LINE_BYTES = 16 * 1024
 PROBE_INTERVAL_S = 0.01
+LOG_END_S = 0.5
 
 
 class Server:
@@ -61,9 +62,9 @@ class Server:
             raise ServerExited(126, [f"{argv[0]}: {exc.strerror}"], "The container may be out of memory") from exc
         self._process = process
         self._events.write(events.ServerSpawned(pid=process.pid, argv=list(argv)))
-        if process.stdout is not None:
-            threading.Thread(target=self._read_log, args=(process.stdout,), name="server-log", daemon=True).start()
-        threading.Thread(target=self._watch, args=(process,), name="server-watch", daemon=True).start()
+        reader = threading.Thread(target=self._read_log, args=(process.stdout,), name="server-log", daemon=True)
+        reader.start()
+        threading.Thread(target=self._watch, args=(process, reader), name="server-watch", daemon=True).start()
 
     def wait_until(self, attempt: Callable[[], bool], stage: str, limit_s: float) -> None:
         """Call `attempt` every 10 ms until it returns True.
@@ -120,7 +121,9 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def _read_log(self, pipe: IO[bytes]) -> None:
+    def _read_log(self, pipe: IO[bytes] | None) -> None:
+        if pipe is None:
+            return
         with pipe:
             while raw := pipe.readline(LINE_BYTES):
                 line = raw.decode("utf-8", errors="backslashreplace").rstrip("\r\n")
@@ -128,10 +131,12 @@ class Server:
                     self._tail.append(line)
                     self._events.write(events.ServerLogged(line=line))
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         return_code = process.wait()
-        # Give the reader a moment: the reason for an exit is usually the last line.
-        time.sleep(0.05)
+        # What the server leaves behind is of no use and keeps its log open.
+        self._signal_group(signal.SIGKILL)
+        # The reason for an exit is usually the last line.
+        reader.join(LOG_END_S)
         self._return_code = return_code
         self._ended.set()
         if not self._stopping:

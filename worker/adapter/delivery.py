@@ -11,6 +11,8 @@ from worker import events
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 8.0
+# The SDK's session would wait ten minutes for a platform that takes the post and never answers.
+ATTEMPT_LIMIT_S = 60.0
 # Answers that another try cannot change: the platform understood and refuses.
 _FINAL = frozenset({400, 401, 403, 404, 405, 410, 413, 415, 422})
 
@@ -31,7 +33,8 @@ class Delivery:
         attempt = 0
         while True:
             attempt += 1
-            reason, final = await _post(session, url, job_data)
+            attempt_limit_s = max(FIRST_PAUSE_S, min(ATTEMPT_LIMIT_S, deadline - time.monotonic()))
+            reason, final = await _post(session, url, job_data, limit_s=attempt_limit_s)
             if reason is None:
                 return
             if final or time.monotonic() + pause_s > deadline:
@@ -47,11 +50,13 @@ def job_id_of(url: str) -> str:
     return url.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
-async def _post(session: aiohttp.ClientSession, url: str, job_data: str) -> tuple[str | None, bool]:
+async def _post(session: aiohttp.ClientSession, url: str, job_data: str, *, limit_s: float) -> tuple[str | None, bool]:
     """Return why the post failed, or None, and whether trying again is pointless."""
     headers = {"charset": "utf-8", "Content-Type": "application/x-www-form-urlencoded"}
+    body = job_data.encode("utf-8", "replace")
+    timeout = aiohttp.ClientTimeout(total=limit_s)
     try:
-        async with session.post(url, data=job_data.encode("utf-8", "replace"), headers=headers) as response:
+        async with session.post(url, data=body, headers=headers, timeout=timeout) as response:
             await response.read()
             status = response.status
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:

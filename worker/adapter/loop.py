@@ -116,7 +116,8 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
             return [], True
         jobs = [job for job in taken or [] if isinstance(job, dict) and isinstance(job.get("id"), str)]
         # A job delivered again after missed pings is the one that runs here already.
-        return [job for job in jobs if job["id"] not in self.jobs_tasks], len(jobs) < len(taken or [])
+        fresh = {job["id"]: job for job in jobs if job["id"] not in self.jobs_tasks}
+        return list(fresh.values()), len(jobs) < len(taken or [])
 
     async def _unless_draining(self, work: Any) -> Any:
         """Await `work`, but give it up when draining begins; a result that is there by then still counts."""
@@ -141,6 +142,9 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._slot_freed.set()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            rp_scale.log.error(f"A job ended without an answer: {type(error).__name__}: {error}")
 
     async def _run(self, session: Any, job: dict[str, Any]) -> None:
         job_id = job["id"]
@@ -150,9 +154,9 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
             if tally is not None:
                 self.writer.write(events.JobFinished(job_id=job_id, **vars(tally)))
         except asyncio.CancelledError:
-            self.flow.release(job_id)
             self.writer.write(events.JobCancelled(job_id=job_id))
         finally:
+            self.flow.release(job_id)
             self.job_progress.remove(job_id)
             self.jobs_tasks.pop(job_id, None)
 

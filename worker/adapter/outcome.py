@@ -25,14 +25,15 @@ class Tally:
     def sent(self, value: object) -> None:
         """Count one value handed to the platform."""
         self.chunks += 1
-        self.body_bytes += len(value) if isinstance(value, str) else len(json.dumps(value))
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        self.body_bytes += len(text.encode("utf-8", "replace"))
 
     def read(self, frame: str) -> None:
-        """Take the figures from a frame that has them: the last native object, or OpenAI's usage."""
+        """Take the figures from a frame that has them: the last native object, or a `usage` of the /v1 routes."""
         if "eval_count" not in frame and '"usage"' not in frame:
             return
-        text = frame.strip()
-        for line in text.splitlines():
+        # Not splitlines(): it also cuts at characters that JSON may hold as they are.
+        for line in frame.split("\n"):
             self._read_object(line.removeprefix("data:").strip())
 
     def _read_object(self, text: str) -> None:
@@ -42,7 +43,8 @@ class Tally:
             return
         if not isinstance(value, dict):
             return
-        usage = value.get("usage")
+        response = value.get("response")
+        usage = (response if isinstance(response, dict) else value).get("usage")
         if isinstance(usage, dict):
             self.prompt_tokens = _whole(usage.get("prompt_tokens", usage.get("input_tokens")))
             self.output_tokens = _whole(usage.get("completion_tokens", usage.get("output_tokens")))

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker import chunks
+from worker.routes import Framing
+
+STAMP = {"model": "m", "created_at": "2026-01-01T00:00:00Z"}
+CALL = {"function": {"name": "f", "arguments": {"x": 1}}}
+PROPERTY = settings(deadline=None, database=None, max_examples=150)
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def chat(content: str, **message: Any) -> str:
+    return dumps({**STAMP, "message": {"role": "assistant", "content": content, **message}, "done": False})
+
+
+def generated(text: str, **more: Any) -> str:
+    return dumps({**STAMP, "response": text, **more, "done": False})
+
+
+def joined(*frames: str) -> list[str]:
+    return chunks.join(frames, Framing.NDJSON)
+
+
+def message(chunk: str) -> Any:
+    return json.loads(chunk)["message"]
+
+
+def posted_bytes(chunk: str) -> int:
+    return len(json.dumps({"output": chunk}, ensure_ascii=False).encode())
+
+
+FINAL = dumps({**STAMP, "message": {"role": "assistant", "content": ""}, "done": True, "eval_count": 3})
+
+
+def test_neighbours_become_one_object() -> None:
+    assert [message(chunk) for chunk in joined(chat("Hel"), chat("lo"), chat(" 🦙"))] == [
+        {"role": "assistant", "content": "Hello 🦙"}
+    ]
+    (chunk,) = joined(generated("Hel"), generated("lo"))
+    assert json.loads(chunk) == {**STAMP, "response": "Hello", "done": False}
+
+
+def test_a_single_frame_keeps_its_content() -> None:
+    assert [json.loads(chunk) for chunk in joined(chat("x", thinking="y"))] == [json.loads(chat("x", thinking="y"))]
+    assert joined() == []
+
+
+def test_the_time_is_that_of_the_last() -> None:
+    later = chat("b").replace("00:00:00Z", "00:00:09Z")
+    (chunk,) = joined(chat("a"), later)
+    assert json.loads(chunk)["created_at"] == "2026-01-01T00:00:09Z"
+
+
+def test_thinking_and_content_stay_apart() -> None:
+    (chunk,) = joined(chat("", thinking="hm"), chat("", thinking="m"), chat("so"), chat("!"))
+    assert message(chunk) == {"role": "assistant", "content": "so!", "thinking": "hmm"}
+    (chunk,) = joined(generated("", thinking="a"), generated("b"), generated("", thinking="c"))
+    assert json.loads(chunk) == {**STAMP, "response": "b", "thinking": "ac", "done": False}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FINAL,
+        chat("", tool_calls=[CALL]),
+        chat("x", images=["aGk="]),
+        dumps({**STAMP, "response": "", "tool_calls": [CALL], "done": False}),
+        dumps({**STAMP, "response": "x", "logprobs": [{"token": "x", "logprob": -1}], "done": False}),
+        dumps({**STAMP, "response": "x", "_debug_info": {}, "done": False}),
+        dumps({**STAMP, "response": "x", "of_next_year": 1, "done": False}),
+        dumps({"error": "it broke", "done": False, "response": ""}),
+        dumps({"status": "pulling", "completed": 1, "total": 9}),
+        dumps({**STAMP, "response": "x"}),
+        dumps({**STAMP, "response": None, "done": False}),
+        dumps({**STAMP, "message": {"role": "assistant"}, "done": False}),
+        dumps({**STAMP, "message": "x", "done": False}),
+        dumps({**STAMP, "message": {"content": ["x"]}, "done": False}),
+        '[{"response":"x","done":false}]',
+        "null",
+        "not JSON {",
+        '{"done": fal',
+    ],
+)
+def test_what_is_more_than_text_passes_as_it_is_and_in_its_place(frame: str) -> None:
+    before, same, _, after = joined(chat("a"), chat("b"), frame, frame, chat("c"), chat("d"))
+    assert same == frame
+    assert [message(before)["content"], message(after)["content"]] == ["ab", "cd"]
+
+
+def test_a_chat_and_a_prompts_answer_are_not_mixed() -> None:
+    assert len(joined(chat("a"), generated("b"), chat("c"))) == 3
+
+
+def test_server_sent_events_are_glued() -> None:
+    events = ['data: {"a":"é"}\n\n', "data: x\n\n", "data: [DONE]\n\n"]
+    assert chunks.join(events, Framing.SSE) == ["".join(events)]
+    assert chunks.join([], Framing.SSE) == []
+    # Errors and finals inside an event are the client's to read; nothing is taken apart.
+    assert chunks.join([f"data: {FINAL}\n\n"] * 2, Framing.SSE) == [f"data: {FINAL}\n\n" * 2]
+
+
+@pytest.mark.parametrize(
+    ("frame", "framing", "content"),
+    [
+        # Much of an event is quotes, and the platform's JSON escapes each of them.
+        (f"data: {dumps({'choices': [{'index': 0, 'delta': {'content': chr(34)}}]})}\n\n", Framing.SSE, str),
+        (chat('"\\\n\t'), Framing.NDJSON, lambda chunk: message(chunk)["content"]),
+        (chat("語" * 20), Framing.NDJSON, lambda chunk: message(chunk)["content"]),
+    ],
+)
+def test_a_chunk_is_no_larger_than_the_platform_takes(
+    frame: str, framing: Framing, content: Callable[[str], str]
+) -> None:
+    frames = [frame] * (2_000_000 // len(frame.encode()))
+    made = chunks.join(frames, framing)
+    assert max(map(posted_bytes, made)) <= 1_000_000
+    assert len(made) < 8
+    assert "".join(map(content, made)) == "".join(map(content, frames))
+
+
+def test_a_frame_larger_than_a_chunk_travels_alone_and_whole() -> None:
+    large = chat("x" * chunks.CHUNK_BYTES)
+    assert [message(chunk)["content"] for chunk in joined(chat("a"), large, chat("b"))] == [
+        "a",
+        "x" * chunks.CHUNK_BYTES,
+        "b",
+    ]
+    event = f"data: {large}\n\n"
+    assert chunks.join(["data: a\n\n", event, "data: b\n\n"], Framing.SSE) == ["data: a\n\n", event, "data: b\n\n"]
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+DELTAS = (
+    st.builds(chat, TEXT)
+    | st.builds(chat, TEXT, thinking=TEXT)
+    | st.builds(generated, TEXT)
+    | st.builds(generated, TEXT, thinking=TEXT)
+)
+OTHERS = st.just(FINAL) | st.builds(lambda text: chat(text, tool_calls=[CALL]), TEXT) | st.sampled_from(["", "{", "[]"])
+
+
+def transcript(parts: Sequence[str]) -> list[Any]:
+    """Return what a reader of `parts` sees: runs of text by kind, and everything else as it is, in order."""
+    seen: list[Any] = []
+    for kind, text, thinking in map(read, parts):
+        if kind in {"message", "response"} and seen and seen[-1][0] == kind:
+            seen[-1] = (kind, seen[-1][1] + text, seen[-1][2] + thinking)
+        else:
+            seen.append((kind, text, thinking))
+    return seen
+
+
+def read(part: str) -> tuple[str, str, str]:
+    try:
+        value = json.loads(part)
+    except ValueError:
+        return part, "", ""
+    if not isinstance(value, dict) or value["done"] or "tool_calls" in value.get("message", {}):
+        return part, "", ""
+    if "message" in value:
+        return "message", value["message"]["content"], value["message"].get("thinking", "")
+    return "response", value["response"], value.get("thinking", "")
+
+
+@PROPERTY
+@given(frames=st.lists(DELTAS | DELTAS | OTHERS, max_size=20), limit=st.sampled_from([150, 400, 900_000]))
+def test_joining_loses_nothing_and_keeps_the_order(frames: list[str], limit: int) -> None:
+    with mock.patch.object(chunks, "CHUNK_BYTES", limit):
+        made = joined(*frames)
+    assert transcript(made) == transcript(frames)
+    assert [part for part in made if part in {FINAL, "", "{", "[]"}] == [
+        part for part in frames if part in {FINAL, "", "{", "[]"}
+    ]
+    sizes = [posted_bytes(part) for part in made]
+    largest = max(map(posted_bytes, frames), default=0)
+    assert all(size <= max(limit + len('{"output": }'), largest) for size in sizes)
+    if limit == 900_000:
+        alike = {left for left, right in pairwise(kind for kind, _, _ in map(read, made)) if left == right}
+        assert not alike & {"message", "response"}, "neighbours were not joined"
+
+
+@PROPERTY
+@given(
+    frames=st.lists(st.builds("data: {}\n\n".format, TEXT), max_size=20), limit=st.sampled_from([1, 40, 100, 900_000])
+)
+def test_glued_events_are_the_same_stream(frames: list[str], limit: int) -> None:
+    with mock.patch.object(chunks, "CHUNK_BYTES", limit):
+        made = chunks.join(frames, Framing.SSE)
+    assert "".join(made) == "".join(frames)
+    assert len(made) <= len(frames)
+    left = list(frames)
+    for chunk in made:
+        glued = ""
+        while len(glued) < len(chunk):
+            glued += left.pop(0)
+        assert glued == chunk, "a frame was cut"
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@PROPERTY
+@given(value=JSON)
+def test_what_was_parsed_can_be_sent_again(value: Any) -> None:
+    parsed = chunks.parse(json.dumps(value))
+    again = json.dumps(parsed, ensure_ascii=False, allow_nan=False)
+    assert json.loads(again.encode()) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\ud83e\udd99"', "🦙"),
+        (r'"a\ud83eb"', "a\ufffdb"),
+        (r'{"\udd99": ["\ud83e"]}', {"\ufffd": ["\ufffd"]}),
+        ("[NaN, Infinity, -Infinity, 1e999, -1e999]", [None] * 5),
+        ("1e308", 1e308),
+        ("[true, null, 1, 1.5]", [True, None, 1, 1.5]),
+    ],
+)
+def test_what_cannot_be_sent_is_replaced(text: str, value: Any) -> None:
+    assert chunks.parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "data: {}", "1 2", "'a'"])
+def test_what_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|Extra"):
+        chunks.parse(text)
