@@ -42,7 +42,13 @@ main() {
   store
   sdk_defaults
   ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
-  exec "${PYTHON:-python3}" "$(dirname "${BASH_SOURCE[0]}")/handler.py" "$@"
+  local home
+  home=$(dirname "${BASH_SOURCE[0]}")
+  if [[ ${1:-} == local ]]; then
+    # Without Runpod: its API and this worker on one port, for docker run -p 8000:8000 IMAGE local.
+    PYTHONPATH=$home exec "${PYTHON:-python3}" -m worker.local.standalone
+  fi
+  exec "${PYTHON:-python3}" "$home/handler.py" "$@"
 }
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then

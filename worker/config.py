@@ -64,6 +64,11 @@ class Config(BaseModel):
     server_command: Text = _env(
         "WORKER_SERVER_COMMAND", default=DEFAULT_COMMAND, text="The command line that starts the server."
     )
+    api_key: Text | None = _env(
+        "WORKER_API_KEY",
+        default=None,
+        text="The key clients must send where the worker itself answers HTTP. Unset: none.",
+    )
     allow_cpu: Flag = _env(
         "WORKER_ALLOW_CPU",
         default=False,

@@ -105,6 +105,11 @@ def test_a_whole_second_gives_way_to_what_the_runner_needed() -> None:
     ]
     exact = Entry(33 * S, 0, "request.finished", rounded.fields)
     assert ("job.finished", 33) in told(*READY, *LOAD, launched, exact, *numbers)
+    # It may be late by a second, never by more.
+    early = Entry(31 * S, 0, "request.finished", rounded.fields, coarse=True)
+    assert ("job.finished", 31.999999999) in told(*READY, *LOAD, launched, early, *numbers)
+    silent = told(*READY, *LOAD, launched, rounded)
+    assert ("job.finished", 33) in silent
 
 
 def test_other_requests_meanwhile_change_nothing() -> None:

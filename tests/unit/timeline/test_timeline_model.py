@@ -131,10 +131,18 @@ def test_a_restarting_container_is_not_one_long_start() -> None:
 
 
 def test_the_platforms_share_before_the_first_line_is_noted() -> None:
-    own = [entry("container.started", 2_500 * MS), entry("worker.started", 2_501 * MS)]
-    timeline = one(entry("container.begun", 0), *own)
-    assert timeline.start_ns == 2_500 * MS
+    own = [entry("container.started", 3_500 * MS), entry("worker.started", 3_501 * MS)]
+    timeline = one(entry("container.begun", 1_000 * MS), *own)
+    assert timeline.start_ns == 3_500 * MS
     assert timeline.notes[-1] == "the platform began to start the container 2.5 s before this timeline begins"
+
+
+def test_whole_seconds_are_noted_only_where_requests_end_with_them() -> None:
+    begun = Entry(0, 0, "container.begun", {}, coarse=True)
+    assert one(begun, entry("server.configured", 5), entry("gpu.discovered", 9)).notes == ()
+    request = Entry(9, 0, "request.finished", {"took": "3ns", "route": "/api/chat", "status": 200}, coarse=True)
+    (note,) = one(begun, entry("server.configured", 5), entry("gpu.discovered", 6), request).notes
+    assert note.startswith("requests are timed in whole seconds")
 
 
 def test_it_is_noted_where_the_weights_came_from(own_log: str) -> None:

@@ -75,8 +75,9 @@ class LocalQueue:
 
     @property
     def base_url(self) -> str:
-        """Return `http://host:port`."""
-        return f"http://{self._address[0]}:{self._port.result()}"
+        """Return `http://host:port` as somebody on this machine calls it."""
+        host = self._address[0]
+        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self._port.result()}"  # noqa: S104 - compared
 
     @property
     def api_url(self) -> str:

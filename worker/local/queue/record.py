@@ -15,7 +15,8 @@ from worker.local.queue.job import State
 class Call:
     """One request of a worker. `at_s` is the monotonic time it was complete, `answered` the status it got.
 
-    `answered` is None while the request is open and stays None when the worker went away or was reset.
+    `answered` is None while the request is open and stays None when the worker went away or was reset. An open
+    request may not have had its effect on the job yet; an answered one has.
     `job_ids` are the ids in the path or in the answer (take, stop) or reported as in progress (ping).
     """
 

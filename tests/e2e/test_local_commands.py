@@ -1,0 +1,97 @@
+"""The commands a person runs first: one question, a standing queue, and the image without Runpod."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.conftest import FAKE, MARK, MODEL
+from worker.local.process import ROOT, free_port
+
+LIMIT_S = 90.0
+
+
+def environment(home: Path, mark: str, **settings: str) -> dict[str, str]:
+    passed_on = {name: os.environ[name] for name in ("PATH", "OLLAMA_BIN") if name in os.environ}
+    return {**passed_on, "HOME": str(home), "PYTHON": sys.executable, MARK: mark, **settings}
+
+
+def test_one_question_is_answered_and_the_waterfall_adds_up(tmp_path: Path, mark: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", "local", "run", "--ask", "Say hello."],
+        env=environment(tmp_path, mark),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    _, question, answer = done.stdout.partition("\n> Say hello.\n\n")
+    assert question, done.stdout
+    assert len(answer.partition("\n\n")[0]) > 1, "no tokens were printed"
+    total = re.search(r"total +(\d+) += spans (\d+) \+ gaps (\d+)", done.stdout)
+    assert total, done.stdout
+    whole, spans, gaps = map(int, total.groups())
+    assert whole == spans + gaps
+    assert "Critical path:" in done.stdout
+
+
+@pytest.fixture
+def standalone_environment(store_home: Path, mark: str) -> dict[str, str]:
+    return environment(
+        store_home,
+        mark,
+        PORT=str(free_port()),
+        OLLAMA_HOST=f"127.0.0.1:{free_port()}",
+        OLLAMA_MODELS=str(store_home / "models"),
+        OLLAMA_MODEL=MODEL,
+        WORKER_SERVER_COMMAND=FAKE,
+        WORKER_ALLOW_CPU="1",
+        WORKER_VOLUME=str(store_home / "volume"),
+        WORKER_API_KEY="a key",
+    )
+
+
+def ask(environ: dict[str, str], key: str) -> requests.Response:
+    """Send one job as soon as somebody listens."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return requests.post(
+                f"http://127.0.0.1:{environ['PORT']}/v2/local/runsync",
+                json={"input": {"prompt": "hi"}},
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=LIMIT_S,
+            )
+        except requests.ConnectionError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_image_serves_the_job_api_without_an_account_and_ends_when_asked(
+    standalone_environment: dict[str, str],
+) -> None:
+    with subprocess.Popen(
+        [str(ROOT / "start.sh"), "local"],
+        env=standalone_environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            refused = ask(standalone_environment, "another key")
+            answered = ask(standalone_environment, "a key")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert refused.status_code == 401
+    assert answered.json()["status"] == "COMPLETED", answered.text
+    assert answered.json()["output"][0]["response"]
