@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import shlex
@@ -8,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -17,6 +18,9 @@ from worker.events import EventWriter
 from worker.local.engine.store import register_gguf, smollm2_gguf
 from worker.local.process import ROOT, WorkerProcess, wait_for, worker_environment
 from worker.local.queue import Limits, LocalQueue
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MARK = "TEST_PROCESS_MARK"
 MODEL = "smollm2:135m"
@@ -45,22 +49,71 @@ class Written:
         return record
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the living processes whose environment carries `mark`, whoever their parent is by now."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
+class Marked:
+    """Processes that carry `mark` in their environment; leaving the context fails if one of them is left."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.environ = {MARK: self.mark}
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The living ones, whoever their parent is by now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def are_gone(self, timeout_s: float = 20.0) -> bool:
+        return wait_for(lambda: not self.processes, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.are_gone():
+            return
+        left = self.processes
+        lines = []
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                lines.append(" ".join(process.cmdline())[:200])
+                process.kill()
+        pytest.fail(f"processes are left: {lines}")
 
 
-def describe(processes: list[psutil.Process]) -> list[str]:
-    lines = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            lines.append(f"{process.pid}: {' '.join(process.cmdline())[:160]}")
-    return lines
+class Workers:
+    """Starts workers with `home` as their home; leaving the context ends them and fails if a process is left."""
+
+    def __init__(self, home: Path) -> None:
+        self.marked = Marked()
+        self._home = home
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.marked)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(
+        self, queue: LocalQueue, *, command: tuple[str, ...] = START, real: bool = False, **settings: Any
+    ) -> WorkerProcess:
+        """Start a worker of `queue`; `settings` go to worker_environment.
+
+        Its server is the fake one; `real` makes it the engine, or the Ollama named by OLLAMA_BIN.
+        """
+        chosen = {"home": self._home, "model": MODEL, **self.marked.environ}
+        if not real:
+            chosen["WORKER_SERVER_COMMAND"] = FAKE
+        environ = worker_environment(queue, **(chosen | settings))
+        return self._stack.enter_context(WorkerProcess(environ, command=command))
+
+
+StartWorker = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
@@ -69,17 +122,9 @@ def written() -> Written:
 
 
 @pytest.fixture
-def mark() -> Iterator[str]:
-    """Put it into the environment of every process of the test: none of them may outlive it."""
-    value = uuid.uuid4().hex
-    yield value
-    wait_for(lambda: not marked(value), 10.0)
-    left = marked(value)
-    lines = describe(left)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    assert not lines, f"the test left processes: {lines}"
+def marked() -> Iterator[Marked]:
+    with Marked() as processes:
+        yield processes
 
 
 @pytest.fixture(scope="session")
@@ -96,22 +141,20 @@ def queue() -> Iterator[LocalQueue]:
         yield running
 
 
-StartWorker = Callable[..., WorkerProcess]
+@pytest.fixture
+def workers(store_home: Path) -> Iterator[Workers]:
+    with Workers(store_home) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def module_workers(store_home: Path) -> Iterator[Workers]:
+    """For modules whose tests share a worker."""
+    with Workers(store_home) as started:
+        yield started
 
 
 @pytest.fixture
-def start_worker(queue: LocalQueue, store_home: Path, mark: str) -> Iterator[StartWorker]:
-    """Start a worker of `queue`, with keywords as its environment.
-
-    Its server is the fake one; `real` makes it the engine, or the Ollama named by OLLAMA_BIN.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def start(
-            *, command: tuple[str, ...] = START, home: Path = store_home, real: bool = False, **settings: str
-        ) -> WorkerProcess:
-            chosen = {MARK: mark, **({} if real else {"WORKER_SERVER_COMMAND": FAKE}), **settings}
-            environ = worker_environment(queue, home=home, **{"model": MODEL, **chosen})
-            return stack.enter_context(WorkerProcess(environ, command=command))
-
-        yield start
+def start_worker(queue: LocalQueue, workers: Workers) -> StartWorker:
+    """Start a worker of `queue`; see Workers.start."""
+    return functools.partial(workers.start, queue)
