@@ -10,7 +10,7 @@ from tests.fakes import tiny_gguf, tool_template
 from tests.fakes.api_server import KINDS, ApiServer
 from worker.local.engine.store import register_gguf, smollm2_gguf
 
-# The fake has no files; this makes it know the models of `fill` and what they can do.
+# The fake has no files; this makes it know the same models and what they can do.
 FAKE_MODELS = "smol,tools=completion+tools,embed=embedding,broken=broken"
 # Enough for cutting the small model's file off in the middle of its weights.
 BROKEN_BYTES = 3_000_000
@@ -32,20 +32,22 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def fill(models: Path, files: dict[str, Path]) -> None:
-    for name, path in files.items():
+@pytest.fixture(scope="session")
+def model_store(model_files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds them all; nothing writes to it."""
+    models = tmp_path_factory.mktemp("store")
+    for name, path in model_files.items():
         register_gguf(models, name, path)
+    return models
 
 
 @pytest.fixture(scope="session", params=KINDS)
 def api(
-    request: pytest.FixtureRequest, model_files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, model_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApiServer]:
     """The server under contract, one process per kind for the whole session."""
-    home = tmp_path_factory.mktemp(request.param)
-    server = ApiServer(request.param, home, OLLAMA_NUM_PARALLEL="2", FAKE_MODELS=FAKE_MODELS)
-    fill(server.models, model_files)
-    with server:
+    settings = {"OLLAMA_MODELS": str(model_store), "OLLAMA_NUM_PARALLEL": "2", "FAKE_MODELS": FAKE_MODELS}
+    with ApiServer(request.param, tmp_path_factory.mktemp(request.param), **settings) as server:
         yield server
 
 
@@ -53,13 +55,12 @@ StartApi = Callable[..., ApiServer]
 
 
 @pytest.fixture(params=KINDS)
-def start_api(request: pytest.FixtureRequest, model_files: dict[str, Path], tmp_path: Path) -> Iterator[StartApi]:
+def start_api(request: pytest.FixtureRequest, model_store: Path, tmp_path: Path) -> Iterator[StartApi]:
     """Start a server of one's own, with keywords as its environment; for tests that wear it out."""
     with ExitStack() as stack:
 
         def start(**settings: str) -> ApiServer:
-            server = ApiServer(request.param, tmp_path / "home", FAKE_MODELS=FAKE_MODELS, **settings)
-            fill(server.models, {name: model_files[name] for name in ("smol", "embed")})
-            return stack.enter_context(server)
+            common = {"OLLAMA_MODELS": str(model_store), "FAKE_MODELS": FAKE_MODELS}
+            return stack.enter_context(ApiServer(request.param, tmp_path / "home", **common, **settings))
 
         yield start

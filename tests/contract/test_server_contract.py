@@ -5,13 +5,15 @@ Every statement holds for the local engine, for the fake, and for a real Ollama 
 
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import datetime, timedelta, timezone
 
 import ollama
 import pytest
 import requests
 
-from tests.fakes.api_server import ApiServer, wait_for
+from tests.fakes.api_server import KINDS, ApiServer, wait_for
 
 NATIVE_POSTS = ["/api/chat", "/api/generate", "/api/embed", "/api/show", "/api/pull"]
 OPENAI_POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
@@ -30,6 +32,15 @@ def openai_refusal(response: requests.Response) -> dict[str, str | None]:
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     return dict(body["error"])
+
+
+@pytest.mark.ollama
+def test_the_contract_is_held_against_a_real_ollama() -> None:
+    if not os.environ.get("OLLAMA_BIN"):
+        pytest.skip("set OLLAMA_BIN to a real ollama: only it can show that engine and fake are true to it")
+    done = subprocess.run([os.environ["OLLAMA_BIN"], "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(KINDS) == 3
 
 
 def test_the_root_says_that_it_runs(api: ApiServer) -> None:

@@ -174,9 +174,12 @@ class Fake:
             else:
                 await asyncio.sleep(script.first_token_delay_s)
                 response = raw(wire.whole(answer, answer.metrics(load_s)), wire.whole_type)
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.counts["cancelled"] += 1
             raise
+        except ConnectionResetError:
+            self.counts["cancelled"] += 1
+            return web.Response()
         self.counts["finished"] += 1
         return response
 

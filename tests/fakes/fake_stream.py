@@ -49,7 +49,6 @@ async def send(
         faults.counts["tokens"] += 1
     else:
         await write(response, request, wire.end(plan, plan.metrics(load_s)))
-    await response.write_eof()
     return response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -52,15 +53,13 @@ def as_error(error: ApiError) -> web.Response:
 async def as_stream(request: web.Request, chunks: AsyncGenerator[bytes], content_type: str) -> web.StreamResponse:
     """Send `chunks` as they come; an ApiError before the first one propagates while its status can still be sent."""
     response = web.StreamResponse(headers={"Content-Type": content_type})
-    # Closing the generator is what frees the slot when the client is gone.
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(chunk)
-    if not response.prepared:
-        await response.prepare(request)
-    await response.write_eof()
+    # Closing the generator is what frees the slot when the client is gone; that it is gone is no error of ours.
+    with contextlib.suppress(ConnectionResetError):
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(chunk)
     return response
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from worker.local.engine.options import RunnerOptions
@@ -32,6 +34,21 @@ def new_spec() -> NewSpec:
         return ScriptedSpec(mode, RunnerOptions(context, 512, 0, shift), slots, embedding=False)
 
     return make
+
+
+@pytest.fixture
+def runners() -> Callable[[], list[psutil.Process]]:
+    """Find the scripted processes that this test process has started and that still live."""
+
+    def find() -> list[psutil.Process]:
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if str(LLAMA) in process.cmdline():
+                    found.append(process)
+        return found
+
+    return find
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from worker.local.engine.reply import ApiError
 from worker.local.engine.runner import STOPPED, Runner, RunnerSpec
 
 NewSpec = Callable[..., RunnerSpec]
+Runners = Callable[[], list[psutil.Process]]
 FOREVER = float("inf")
 
 
@@ -30,18 +31,13 @@ async def running(spec: RunnerSpec, http: aiohttp.ClientSession) -> AsyncIterato
         await runner.stop()
 
 
-def child() -> psutil.Process:
-    (process,) = psutil.Process().children()
-    return process
-
-
 async def test_a_loaded_runner_knows_its_memory_and_is_gone_after_stop(
-    new_spec: NewSpec, http: aiohttp.ClientSession
+    new_spec: NewSpec, http: aiohttp.ClientSession, runners: Runners
 ) -> None:
     runner = await Runner.start(new_spec(), http, FOREVER)
     assert runner.alive
     assert runner.memory_bytes == 2.5 * 2**20
-    process = child()
+    (process,) = runners()
     await runner.stop()
     assert not runner.alive
     assert not process.is_running()
@@ -62,10 +58,12 @@ async def test_a_load_that_fails_without_a_word_carries_the_status(
         await Runner.start(new_spec("mute"), http, 60)
 
 
-async def test_a_load_that_falls_silent_is_given_up(new_spec: NewSpec, http: aiohttp.ClientSession) -> None:
+async def test_a_load_that_falls_silent_is_given_up(
+    new_spec: NewSpec, http: aiohttp.ClientSession, runners: Runners
+) -> None:
     with pytest.raises(ApiError, match="timed out waiting for llama-server to start"):
         await Runner.start(new_spec("quiet"), http, 0.3)
-    assert psutil.Process().children() == []
+    assert runners() == []
 
 
 async def test_a_load_that_keeps_logging_may_take_longer(new_spec: NewSpec, http: aiohttp.ClientSession) -> None:
@@ -74,13 +72,15 @@ async def test_a_load_that_keeps_logging_may_take_longer(new_spec: NewSpec, http
     await runner.stop()
 
 
-async def test_a_cancelled_load_leaves_no_process(new_spec: NewSpec, http: aiohttp.ClientSession) -> None:
+async def test_a_cancelled_load_leaves_no_process(
+    new_spec: NewSpec, http: aiohttp.ClientSession, runners: Runners
+) -> None:
     load = asyncio.create_task(Runner.start(new_spec("quiet"), http, FOREVER))
-    await until(psutil.Process().children)
+    await until(runners)
     load.cancel()
     with pytest.raises(asyncio.CancelledError):
         await load
-    assert psutil.Process().children() == []
+    assert runners() == []
 
 
 async def test_events_arrive_in_order(new_spec: NewSpec, http: aiohttp.ClientSession) -> None:
@@ -105,9 +105,11 @@ async def test_a_runner_that_dies_in_mid_answer_is_an_error(new_spec: NewSpec, h
         assert not runner.alive
 
 
-async def test_a_dead_runner_is_an_error_at_once(new_spec: NewSpec, http: aiohttp.ClientSession) -> None:
+async def test_a_dead_runner_is_an_error_at_once(
+    new_spec: NewSpec, http: aiohttp.ClientSession, runners: Runners
+) -> None:
     async with running(new_spec(), http) as runner:
-        os.kill(child().pid, signal.SIGKILL)
+        os.kill(runners()[0].pid, signal.SIGKILL)
         await until(lambda: runner._process.returncode is not None)
         with pytest.raises(ApiError) as caught:
             await runner.call("/tokenize", {"content": "x"})

@@ -27,6 +27,7 @@ from worker.local.engine.store import Store, register_gguf
 OPTIONS = RunnerOptions(100, 512, 0)
 NewScheduler = Callable[..., Scheduler]
 NewModel = Callable[[str], Model]
+Runners = Callable[[], list[psutil.Process]]
 
 
 @pytest.fixture
@@ -43,7 +44,10 @@ def new_model(tmp_path: Path) -> NewModel:
 
 @pytest.fixture
 async def new_scheduler(
-    http: aiohttp.ClientSession, new_spec: Callable[..., RunnerSpec], monkeypatch: pytest.MonkeyPatch
+    http: aiohttp.ClientSession,
+    new_spec: Callable[..., RunnerSpec],
+    runners: Runners,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[NewScheduler]:
     monkeypatch.setattr(scheduler_module, "RunnerSpec", type(new_spec()))
     made: list[Scheduler] = []
@@ -56,7 +60,7 @@ async def new_scheduler(
     yield make
     for scheduler in made:
         await scheduler.close()
-    assert psutil.Process().children() == []
+    assert runners() == []
 
 
 async def use(scheduler: Scheduler, model: Model, keep_alive_s: float | None = None) -> Runner:
@@ -124,10 +128,12 @@ async def test_a_failed_load_does_not_block_the_next(new_scheduler: NewScheduler
     await use(scheduler, new_model("a/serve"))
 
 
-async def test_a_cancelled_load_lets_the_next_one_begin(new_scheduler: NewScheduler, new_model: NewModel) -> None:
+async def test_a_cancelled_load_lets_the_next_one_begin(
+    new_scheduler: NewScheduler, new_model: NewModel, runners: Runners
+) -> None:
     scheduler = new_scheduler()
     stuck = asyncio.create_task(use(scheduler, new_model("a/quiet")))
-    await until(psutil.Process().children)
+    await until(runners)
     next_one = asyncio.create_task(use(scheduler, new_model("a/serve")))
     stuck.cancel()
     assert (await next_one).alive
@@ -146,11 +152,13 @@ async def test_more_waiting_loads_than_allowed_are_refused(
     assert [(error.status, error.message) for error in errors] == [(503, BUSY)] * refused
 
 
-async def test_a_loaded_model_is_served_while_another_loads(new_scheduler: NewScheduler, new_model: NewModel) -> None:
+async def test_a_loaded_model_is_served_while_another_loads(
+    new_scheduler: NewScheduler, new_model: NewModel, runners: Runners
+) -> None:
     scheduler = new_scheduler(max_queue=0)
     await use(scheduler, new_model("a/serve"))
     slow = asyncio.create_task(use(scheduler, new_model("b/quiet")))
-    await until(lambda: len(psutil.Process().children()) == 2)
+    await until(lambda: len(runners()) == 2)
     assert (await use(scheduler, new_model("a/serve"))).alive
     slow.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -219,6 +227,6 @@ async def test_expiring_what_is_not_loaded_is_nothing(new_scheduler: NewSchedule
 
 async def test_closing_ends_every_runner(new_scheduler: NewScheduler, new_model: NewModel) -> None:
     scheduler = new_scheduler()
-    runners = [await use(scheduler, new_model(f"{place}/serve")) for place in "ab"]
+    loaded = [await use(scheduler, new_model(f"{place}/serve")) for place in "ab"]
     await scheduler.close()
-    assert not any(runner.alive for runner in runners)
+    assert not any(runner.alive for runner in loaded)
