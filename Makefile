@@ -13,7 +13,9 @@ SHELL_SCRIPTS := start.sh .ci/run $(wildcard patches/*.sh)
 INSTALL = $(PY) -m pip install --require-hashes --no-deps --disable-pip-version-check --progress-bar off
 SHOW = | grep --line-buffered -E '^(Downloading|Installing|Successfully|ERROR)' | cut -c1-100
 
-.PHONY: help run serve test check image lock
+.PHONY: help run serve test check lock
+
+include image.mk
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t12
@@ -25,7 +27,7 @@ serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=
 	@$(PY) -m worker local serve --port $(PORT)
 
 test: $(VENV)/dev.installed $(VENV)/go.installed ## run every test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/dev.installed ## run every linter
 	@$(VENV)/bin/ruff check .

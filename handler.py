@@ -7,58 +7,73 @@ import time
 STARTED_NS = time.time_ns()
 
 import os  # noqa: E402 - the stamp above comes first: imports are part of what it measures
-import signal  # noqa: E402
 import sys  # noqa: E402
-from typing import TYPE_CHECKING, NoReturn  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from typing import TYPE_CHECKING, NamedTuple  # noqa: E402
 
 from worker import __version__, events  # noqa: E402
 from worker.errors import BootError  # noqa: E402
 from worker.launch import prepare  # noqa: E402
 from worker.server import Server  # noqa: E402
+from worker.stop_signal import StopSignal  # noqa: E402
 
 if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator
+
     from worker.adapter.loop import Loop
     from worker.config import Config
+    from worker.gateway.gateway import Gateway
 
 # The platform counts a dead server's worker as running until it is gone; jobs get this long to fail cleanly.
 LAST_WORDS_S = 1.0
+# A boot that was told to stop notices at its next look at the server; one that looks no more is ended after this.
+STOP_LIMIT_S = 10.0
 
 
-class Stopped(Exception):
-    """SIGTERM or SIGINT came before the loop was there to handle it."""
+class Front(NamedTuple):
+    """Where work comes from: what has to be imported for it beside the boot, and what is run after that."""
+
+    import_sdk: Callable[[], str] | None
+    run: Callable[[Callable[[Loop | Gateway], None]], None]
 
 
 def main() -> int:
     """Run one worker from start to end; return the exit code."""
     writer = events.EventWriter()
     exit_code = 0
-    loops: list[Loop] = []
+    loops: list[Loop | Gateway] = []
 
     def end_loops() -> None:
         for loop in loops:
             loop.kill_worker(LAST_WORDS_S)
 
+    def end_boot(number: signal.Signals) -> None:
+        writer.write(events.WorkerStopping(reason=number.name))
+        end_loops()
+        # Whatever the boot waits for comes from the server.
+        server.stop()
+        time.sleep(STOP_LIMIT_S)
+        os._exit(0)
+
     server = Server(writer, on_exit=end_loops)
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    stop = StopSignal(end_boot)
+    stop.listen()
     try:
-        serve(writer, server, loops)
+        serve(writer, server, loops, stop)
     except BootError as exc:
-        exit_code = exc.exit_code
-        writer.write(events.BootFailed(code=exc.code, message=exc.sentence(), exit_code=exit_code))
-        sys.stderr.write(f"worker: {exc.sentence()}\n")
-    except Stopped as exc:
-        writer.write(events.WorkerStopping(reason=str(exc)))
+        if not stop.received:
+            exit_code = exc.exit_code
+            writer.write(events.BootFailed(code=exc.code, message=exc.sentence(), exit_code=exit_code))
+            sys.stderr.write(f"worker: {exc.sentence()}\n")
     finally:
-        # From here on a second signal must not interrupt the clean-up.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stop.ignore()
         server.stop()
     writer.write(events.WorkerStopped(exit_code=exit_code))
     return exit_code
 
 
-def serve(writer: events.EventWriter, server: Server, loops: list[Loop]) -> None:
+def serve(writer: events.EventWriter, server: Server, loops: list[Loop | Gateway], stop: StopSignal) -> None:
     """Boot and run jobs until the platform ends the worker; raise BootError when it cannot serve."""
     environ = dict(os.environ)
     start_ns = environ.get("WORKER_START_NS", "")
@@ -71,24 +86,33 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop]) -> None
     finally:
         # Even when the server cannot start: every mistake in the configuration is told at once.
         config = _configuration(environ, writer)
-    from worker.adapter import sdk  # noqa: PLC0415 - imported while the server starts
-    from worker.boot import boot  # noqa: PLC0415 - same
+    from worker.boot import boot  # noqa: PLC0415 - imported while the server starts
 
-    boot(
-        config,
-        server=server,
-        writer=writer,
-        import_sdk=sdk.import_sdk,
-        judge=lambda: launch.judge(environ),
-    )
-
-    def on_start(loop: Loop) -> None:
+    def on_start(loop: Loop | Gateway) -> None:
         loops.append(loop)
-        if server.ended:
+        if server.ended or stop.received:
             loop.kill_worker(LAST_WORDS_S)
 
-    sdk.run(config, writer, on_start=on_start)
+    with _front(config, writer, server) as front:
+        boot(config, server=server, writer=writer, import_sdk=front.import_sdk, judge=lambda: launch.judge(environ))
+        front.run(on_start)
     server.check()
+
+
+@contextmanager
+def _front(config: Config, writer: events.EventWriter, server: Server) -> Iterator[Front]:
+    """Open what brings the work: the gateway answers during the boot already."""
+    if config.mode == "load_balancer":
+        from worker.gateway.gateway import Gateway  # noqa: PLC0415 - each mode loads only its own
+
+        with Gateway(config, writer, is_gone=lambda: server.ended) as gateway:
+            yield Front(None, gateway.run)
+    else:
+        from worker.adapter import sdk  # noqa: PLC0415 - imported while the server starts
+        from worker.gateway import metrics_port  # noqa: PLC0415 - same
+
+        with metrics_port.opened(config.port_metrics, writer):
+            yield Front(sdk.import_sdk, lambda on_start: sdk.run(config, writer, on_start=on_start))
 
 
 def _configuration(environ: dict[str, str], writer: events.EventWriter) -> Config:
@@ -97,10 +121,6 @@ def _configuration(environ: dict[str, str], writer: events.EventWriter) -> Confi
     config = load(environ)
     writer.write(events.ConfigLoaded(model=config.model, concurrency=config.concurrency))
     return config
-
-
-def _stop(number: int, _: object) -> NoReturn:
-    raise Stopped(signal.Signals(number).name)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from worker import events, manifest
 from worker.config import Config
-from worker.errors import BootError, WeightsUnavailable
+from worker.errors import ServerExited, WeightsUnavailable
 from worker.names import ModelName
+from worker.progress import Progress
 from worker.server import Server
 
 if TYPE_CHECKING:
     from worker.choice import Choice
     from worker.residency import Residency
+
+EXIT_NOTICED_S = 1.0
 
 
 def boot(
@@ -23,7 +26,7 @@ def boot(
     *,
     server: Server,
     writer: events.EventWriter,
-    import_sdk: Callable[[], str],
+    import_sdk: Callable[[], str] | None,
     judge: Callable[[], Choice | None],
 ) -> None:
     """Make the model resident in the started `server`; import the SDK and judge the GPU backend meanwhile.
@@ -32,10 +35,11 @@ def boot(
         BootError: the worker cannot serve; the server may still be running and is the caller's to stop.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="boot") as branches:
-        sdk = branches.submit(_import_sdk, import_sdk, writer)
+        sdk = branches.submit(_import_sdk, import_sdk, writer) if import_sdk is not None else None
         verdict = branches.submit(_judge, judge, writer)
         _make_resident(config, server=server, writer=writer, verdict=verdict)
-        sdk.result()
+        if sdk is not None:
+            sdk.result()
     server.check()
     writer.write(events.BootReady(model=config.model))
 
@@ -67,8 +71,9 @@ def _make_resident(
     writer.write(events.LoadStarted(model=config.model))
     try:
         resident = residency.load(config.model, config.load_timeout_s)
-    except BootError:
-        server.wait_ended(0.2)
+    except ServerExited:
+        # The lost connection is noticed first; what the process left behind says why.
+        server.wait_ended(EXIT_NOTICED_S)
         server.check()
         raise
     writer.write(
@@ -122,12 +127,13 @@ def _find_weights(config: Config, *, writer: events.EventWriter) -> bool:
 def _pull_weights(server: Server, *, config: Config, writer: events.EventWriter) -> None:
     from worker.sources import registry  # noqa: PLC0415 - most boots find the model and need no transfer
 
-    def report(progress: registry.Progress) -> None:
+    def report(progress: Progress) -> None:
         writer.write(events.WeightsProgressed(source="registry", **progress.fields()))
 
     miss = registry.pull(config.server_url, config.model, limit_s=config.weights_timeout_s, report=report)
-    server.check()
     if miss is not None:
+        server.wait_ended(EXIT_NOTICED_S)
+        server.check()
         writer.write(events.SourcePassedOver(source=miss.source, reason=miss.reason))
         hint = "Check OLLAMA_MODEL and the network, or put the model into the OLLAMA_MODELS folder"
         raise WeightsUnavailable(f"no source has {config.model!r}: {miss.source}: {miss.reason}", hint)

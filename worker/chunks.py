@@ -11,6 +11,8 @@ from worker.routes import Framing
 
 # The platform takes 1 MB a chunk, counted as posted: quotes and newlines escaped once more.
 CHUNK_BYTES = 900_000
+# The worst is a control character, escaped twice.
+_LONGEST_CHARACTER_BYTES = 8
 _TEXTS = ("response", "content", "thinking")
 _TEXT_FRAME = {"model", "remote_model", "remote_host", "created_at", "message", "response", "thinking", "done"}
 _TEXT_MESSAGE = {"role", "content", "thinking"}
@@ -19,22 +21,28 @@ _TEXT_MESSAGE = {"role", "content", "thinking"}
 def join(frames: Sequence[str], framing: Framing) -> list[str]:
     """Return the chunks that carry `frames`, in order, none of them cutting a frame.
 
-    SSE frames are text that may be joined. NDJSON frames are one object each, and clients parse one object a
-    chunk: neighbours that only carry more text become one object with the texts joined.
+    SSE frames are text that may be joined, and cut where one is too long for a chunk. NDJSON frames are one object
+    each, and clients parse one object a chunk: neighbours that only carry more text become one object with the texts
+    joined, and one with too long a text becomes several.
     """
     if framing is Framing.SSE:
         return _packed(frames)
     chunks: list[str] = []
     run: list[dict[str, Any]] = []
     size = 0
+    # Nearly always everything fits, and nothing need be counted.
+    fits = _fits(frames)
     for frame in frames:
         delta = _mergeable(frame)
-        length = _posted_bytes(frame)
+        length = 0 if fits else _posted_bytes(frame)
         if run and (delta is None or not _same_kind(run[0], delta) or size + length > CHUNK_BYTES):
             chunks.append(_merged(run))
             run, size = [], 0
         size += length
-        if delta is None:
+        if length > CHUNK_BYTES:
+            chunks += _reduced(frame) if delta is None else _divided(delta)
+            size = 0
+        elif delta is None:
             chunks.append(frame)
         else:
             run.append(delta)
@@ -47,13 +55,17 @@ def parse(text: str) -> Any:
     Raises:
         ValueError: `text` is not JSON.
     """
-    return _clean(json.loads(text, parse_constant=lambda _: None))
+    value = _DECODER.decode(text)
+    # Walking through every value costs more than reading it; only an escape or a raw half can be a surrogate.
+    return _clean(value) if "\\ud" in text or "\\uD" in text or not _is_encodable(text) else value
 
 
 def _packed(frames: Sequence[str]) -> list[str]:
+    if _fits(frames):
+        return ["".join(frames)] if frames else []
     packs: list[list[str]] = []
     size = 0
-    for frame in frames:
+    for frame in (piece for whole in frames for piece in _cut(whole)):
         length = _posted_bytes(frame)
         if not packs or size + length > CHUNK_BYTES:
             packs.append([])
@@ -61,6 +73,38 @@ def _packed(frames: Sequence[str]) -> list[str]:
         packs[-1].append(frame)
         size += length
     return ["".join(pack) for pack in packs]
+
+
+def _cut(frame: str) -> list[str]:
+    if _fits([frame]) or _posted_bytes(frame) <= CHUNK_BYTES:
+        return [frame]
+    return [frame[at : at + _piece_chars()] for at in range(0, len(frame), _piece_chars())]
+
+
+def _divided(delta: dict[str, Any]) -> list[str]:
+    """Return frames that each carry a piece of a long text."""
+    message = delta.get("message", {})
+    longest = max(len(part[name]) for part in (delta, message) for name in _TEXTS if name in part)
+    frames = []
+    for at in range(0, longest, _piece_chars()):
+        piece = delta | _pieces(delta, at)
+        frames.append(_dumps(piece | ({"message": message | _pieces(message, at)} if message else {})))
+    return frames
+
+
+def _pieces(part: dict[str, Any], at: int) -> dict[str, str]:
+    return {name: part[name][at : at + _piece_chars()] for name in _TEXTS if name in part}
+
+
+def _reduced(frame: str) -> list[str]:
+    """Return a frame that cannot be divided without what nobody needs of it: the token numbers of the last one."""
+    try:
+        value = parse(frame)
+    except ValueError:
+        return [frame]
+    if isinstance(value, dict) and value.pop("context", None) is not None:
+        return [_dumps(value | {"context_omitted": "too long for one chunk"})]
+    return [frame]
 
 
 def _mergeable(frame: str) -> dict[str, Any] | None:
@@ -79,7 +123,7 @@ def _mergeable(frame: str) -> dict[str, Any] | None:
 
 
 def _same_kind(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    return left.keys() | {"thinking"} == right.keys() | {"thinking"}
+    return left.keys() == right.keys() or left.keys() | {"thinking"} == right.keys() | {"thinking"}
 
 
 def _merged(run: Sequence[dict[str, Any]]) -> str:
@@ -87,7 +131,7 @@ def _merged(run: Sequence[dict[str, Any]]) -> str:
     whole = _joined(run)
     if "message" in whole:
         whole["message"] = _joined([delta["message"] for delta in run])
-    return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+    return _dumps(whole)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -97,8 +141,41 @@ def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return whole | {name: "".join(part.get(name, "") for part in parts) for name in _TEXTS if name in whole}
 
 
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _piece_chars() -> int:
+    """Return how many characters fit into a chunk whatever they are."""
+    return max(1, CHUNK_BYTES // _LONGEST_CHARACTER_BYTES)
+
+
+def _fits(frames: Sequence[str]) -> bool:
+    return sum(map(len, frames)) <= _piece_chars()
+
+
 def _posted_bytes(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _is_encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _finite(text: str) -> float | None:
+    # A number too large for a float is read as infinity.
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+# One for all: json.loads would make a decoder for each text.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
 
 
 def _whole(text: str) -> str:
@@ -115,5 +192,4 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if isinstance(value, dict):
         return {_whole(key): _clean(item) for key, item in value.items()}
-    # A number too large for a float is read as infinity.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return value

@@ -17,8 +17,27 @@ def _stripped(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
 
 
+TAKE_VARIABLE = "RUNPOD_WEBHOOK_GET_JOB"
 Text = Annotated[str, BeforeValidator(_stripped), Field(min_length=1)]
 Flag = Annotated[bool, BeforeValidator(_stripped)]
+
+# The server reads its truth values with Go's words, fewer than pydantic's; a value only one of them understands would
+# make the worker believe what is not so.
+_GO_WORDS = {"1": True, "t": True, "T": True, "true": True, "True": True, "TRUE": True} | {
+    "0": False, "f": False, "F": False, "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+
+
+def _as_go(value: object) -> object:
+    word = str(value).strip()
+    if word not in _GO_WORDS:
+        raise ValueError("should be 1 or 0")
+    return _GO_WORDS[word]
+
+
+GoFlag = Annotated[bool, BeforeValidator(_as_go)]
+Port = Annotated[int, BeforeValidator(_stripped), Field(ge=1, le=65535)]
+Path = Annotated[str, BeforeValidator(_stripped), Field(pattern=r"^/[^\s?#{}]*$")]
 Count = Annotated[int, BeforeValidator(_stripped), Field(ge=1)]
 # Ten years stand for "no limit": sockets and locks refuse a wait of more than some centuries.
 Seconds = Annotated[float, BeforeValidator(_stripped), Field(gt=0, le=315_360_000)]
@@ -56,6 +75,11 @@ class Config(BaseModel):
     max_concurrency: Count | None = _env(
         "MAX_CONCURRENCY", default=None, text="Jobs taken at once. Unset: `OLLAMA_NUM_PARALLEL`."
     )
+    skip_projector: GoFlag = _env(
+        "OLLAMA_SKIP_MMPROJ",
+        default=False,
+        text="Leave the model's projector out, which saves load time and memory; jobs with images are then refused.",
+    )
     host: Text = _env(
         "OLLAMA_HOST",
         default=DEFAULT_HOST,
@@ -79,7 +103,7 @@ class Config(BaseModel):
         default=False,
         text="Let jobs call pull, push, create, copy and delete.",
     )
-    openai_errors: Literal["body", "fail"] = _env(
+    openai_errors: Annotated[Literal["body", "fail"], BeforeValidator(_stripped)] = _env(
         "WORKER_OPENAI_ERRORS",
         default="body",
         text="`body`: OpenAI clients get OpenAI's error object, the job is COMPLETED. `fail`: the job is FAILED.",
@@ -112,7 +136,29 @@ class Config(BaseModel):
     volume: Text = _env(
         "WORKER_VOLUME", default="/runpod-volume", text="Where the network volume is mounted; start.sh reads it too."
     )
-    take_url: Text = _env("RUNPOD_WEBHOOK_GET_JOB", text="Set by Runpod: where jobs come from.")
+    take_url: Text | None = _env(TAKE_VARIABLE, default=None, text="Set by Runpod: where jobs come from.")
+    mode: Annotated[Literal["queue", "load_balancer"], BeforeValidator(_stripped)] = _env(
+        "WORKER_MODE",
+        default="queue",
+        text="`queue`: take jobs. `load_balancer`: serve the API over HTTP, for an endpoint of that type.",
+    )
+    port: Port = _env("PORT", default=80, text="With `load_balancer`: where the API is served.")
+    port_health: Port | None = _env("PORT_HEALTH", default=None, text="Where health is served. Unset: `PORT`.")
+    health_path: Path = _env(
+        "HEALTH_CHECK_PATH",
+        default="/ping",
+        text="The path of health: 204 while booting, 200 once the model is resident, 503 when it is not.",
+    )
+    port_metrics: Port | None = _env(
+        "PORT_METRICS",
+        default=None,
+        text="Where `/metrics` is served for Prometheus. Unset: with `load_balancer` on `PORT`, else nowhere.",
+    )
+    cors_origins: Text | None = _env(
+        "WORKER_CORS_ORIGINS",
+        default=None,
+        text="With `load_balancer`: web pages that may call the API, separated by commas, or `*`. Unset: none.",
+    )
 
     @property
     def concurrency(self) -> int:
@@ -153,11 +199,15 @@ def load(environ: Mapping[str, str]) -> Config:
     known = {name for names in variables().values() for name in names}
     given = {name: value for name, value in environ.items() if value.strip()}
     problems = [_unknown(name, known) for name in sorted(given) if name.startswith("WORKER_") and name not in known]
+    # A load balancer calls the worker: there is no queue to take jobs from.
+    if TAKE_VARIABLE not in given and given.get("WORKER_MODE", "queue").strip() == "queue":
+        told = "this is not a Runpod worker (for a local run: `make run` or `make serve`)"
+        problems.append(f"{TAKE_VARIABLE} is missing: {told}")
     config = None
     try:
         config = Config.model_validate({name: given[name] for name in known & given.keys()})
     except ValidationError as exc:
-        problems += [_problem(str(error["loc"][0]), error["type"], error["msg"]) for error in exc.errors()]
+        problems += [_problem(str(error["loc"][0]), error["msg"]) for error in exc.errors()]
     if problems or config is None:
         raise ConfigInvalid("; ".join(problems), "Correct the endpoint's environment variables")
     return config
@@ -168,9 +218,5 @@ def _unknown(name: str, known: set[str]) -> str:
     return f"{name} is not a setting of this worker" + (f" (did you mean {near[0]}?)" if near else "")
 
 
-def _problem(name: str, kind: str, message: str) -> str:
-    if name == "RUNPOD_WEBHOOK_GET_JOB":
-        return f"{name} is missing: this is not a Runpod worker (for a local run: `make run` or `make serve`)"
-    if kind == "missing":
-        return f"{name} is missing"
+def _problem(name: str, message: str) -> str:
     return f"{name}: {message[:1].lower()}{message[1:]}"

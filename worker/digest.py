@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 
 READ_BYTES = 4 << 20
+_PAUSE_S = 0.05
 
 
 class TrailingDigest:
@@ -37,14 +40,19 @@ class TrailingDigest:
             self._grown.notify()
 
     def abandon(self) -> None:
-        """Stop hashing; the thread ends soon."""
+        """Stop hashing; the thread ends within the hashing of one block."""
         with self._grown:
             self._abandoned = True
             self._grown.notify()
 
-    def result(self) -> str:
-        """Return the hex digest of the whole file once every byte was written; raise OSError if reading it failed."""
-        self._thread.join()
+    def result(self, check: Callable[[], None] = lambda: None) -> str:
+        """Return the hex digest of the whole file once every byte was written; raise OSError if reading it failed.
+
+        `check` is called while waiting and may raise.
+        """
+        while self._thread.is_alive():
+            self._thread.join(_PAUSE_S)
+            check()
         if self._failure is not None:
             raise self._failure
         return self._digest.hexdigest()
@@ -56,14 +64,19 @@ class TrailingDigest:
                 ready = self._complete_after(done)
                 if ready is None:
                     return
-                while done < ready:
-                    block = os.pread(self._fd, min(READ_BYTES, ready - done), done)
-                    self._digest.update(block)
-                    done += len(block)
+                block = self._block(done, ready)
+                self._digest.update(block)
+                done += len(block)
         except OSError as exc:
             self._failure = exc
         finally:
             os.close(self._fd)
+
+    def _block(self, start: int, end: int) -> bytes:
+        block = os.pread(self._fd, min(READ_BYTES, end - start), start)
+        if not block:
+            raise OSError(errno.EIO, f"the file ends at byte {start:,}, although {end:,} were written")
+        return block
 
     def _complete_after(self, done: int) -> int | None:
         """Wait until more than `done` bytes are complete and return how many, or None when abandoned."""

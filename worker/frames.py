@@ -24,12 +24,13 @@ class FrameCutter:
     def feed(self, data: bytes) -> list[str]:
         """Take bytes, return the frames they complete."""
         self._buffer += data
-        frames: list[str] = []
-        while (found := self._next_border()) is not None:
-            start, end = found
-            frames.append(_decode(bytes(self._buffer[: end if self._keep_border else start])))
-            del self._buffer[:end]
-            self._scanned = 0
+        found = self._next_border()
+        if found is None:
+            frames = []
+        elif len(self._borders) == 1 or b"\r" not in self._buffer:
+            frames = self._split(self._borders[0])
+        else:
+            frames = self._cut(found)
         # A border can lie across two reads: look at the last bytes again next time.
         self._scanned = max(0, len(self._buffer) - 3)
         return [frame for frame in frames if frame.strip()]
@@ -38,6 +39,24 @@ class FrameCutter:
         """Return what is left when the stream ends without a border, or None."""
         rest, self._buffer = _decode(bytes(self._buffer)), bytearray()
         return rest if rest.strip() else None
+
+    def _split(self, border: bytes) -> list[str]:
+        """Take every frame at once: most servers know one border only."""
+        *parts, rest = bytes(self._buffer).split(border)
+        self._buffer = bytearray(rest)
+        kept = border.decode() if self._keep_border else ""
+        return [_decode(part) + kept for part in parts]
+
+    def _cut(self, found: tuple[int, int] | None) -> list[str]:
+        """Take one frame after the other, each up to whichever border comes first."""
+        frames = []
+        while found is not None:
+            start, end = found
+            frames.append(_decode(bytes(self._buffer[: end if self._keep_border else start])))
+            del self._buffer[:end]
+            self._scanned = 0
+            found = self._next_border()
+        return frames
 
     def _next_border(self) -> tuple[int, int] | None:
         hits = [(at, at + len(b)) for b in self._borders if (at := self._buffer.find(b, self._scanned)) >= 0]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker import artifact
+from worker import artifact, bounded, inventory
+from worker.inventory import Corrupt, Inventory
 from worker.lease import Lease, LeaseLost
 
-LEASE_TERM_S = 60.0
+LEASE_TERM_S = 90.0
+# Longer than any boot gains from the kernels; a healthy volume takes some seconds.
+HYDRATE_LIMIT_S = 30.0
+PERSIST_LIMIT_S = 600.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -31,7 +38,7 @@ class Key:
         text = "-".join(
             _UNSAFE.sub("_", part) for part in (f"sm{self.capability}", f"driver{self.driver}", self.engine)
         )
-        digest = hashlib.sha256("\0".join((self.capability, self.driver, self.engine)).encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.capability}\0{self.driver}\0{self.engine}".encode()).hexdigest()
         return f"{text[:120]}-{digest[:12]}"
 
     def about(self) -> dict[str, str]:
@@ -49,10 +56,15 @@ class Outcome:
     size_bytes: int = 0
 
 
+class _Late(OSError):
+    """The kernels came when nobody waited for them any more."""
+
+
 class JitCache:
     """A local directory the driver compiles into, and its packed copy in a shared folder.
 
-    Nothing here raises for what the shared folder may do: no cache is a slower start, not a failure.
+    Nothing here raises for what the shared folder may do, or waits for it without end: no cache is a slower start, not
+    a failure.
     """
 
     def __init__(self, local: Path, shared: Path, key: Key) -> None:
@@ -63,62 +75,83 @@ class JitCache:
         self._key = key
         self._hydrated: str | None = None
 
-    def hydrate(self) -> Outcome:
-        """Bring the packed kernels in; a corrupt or foreign copy is removed, so that the next worker replaces it."""
+    def hydrate(self, limit_s: float = HYDRATE_LIMIT_S) -> Outcome:
+        """Bring the packed kernels in; a corrupt or foreign copy is removed, so that the next worker replaces it.
+
+        After `limit_s` seconds it is given up, and the local directory stays as it is from then on.
+        """
+        given_up = threading.Event()
         try:
-            inventory = self._install()
+            return bounded.call(lambda: self._hydrate(given_up), limit_s, "the shared folder")
         except FileNotFoundError:
             return Outcome(done=False, reason="no worker has kept kernels for this device, driver and engine yet")
-        except artifact.Corrupt as exc:
-            return Outcome(done=False, reason=f"the kept kernels were unusable and are removed: {exc}{self._discard()}")
         except OSError as exc:
+            given_up.set()
             return Outcome(done=False, reason=f"the kept kernels cannot be read: {exc.strerror or exc}")
-        self._hydrated = inventory.identity
-        return Outcome(done=True, files=len(inventory.entries), size_bytes=inventory.size_bytes)
 
-    def persist(self) -> Outcome:
-        """Keep what the driver has compiled, unless it is what was brought in or somebody else is writing it now."""
+    def persist(self, limit_s: float = PERSIST_LIMIT_S) -> Outcome:
+        """Keep what the driver has compiled, unless it is kept already or somebody else is writing it now."""
         try:
-            return self._persist()
-        except artifact.Corrupt as exc:
-            return Outcome(done=False, reason=f"the driver is still compiling: {exc}")
-        except LeaseLost as exc:
-            return Outcome(done=False, reason=str(exc))
+            return bounded.call(self._persist, limit_s, "the shared folder")
         except OSError as exc:
             return Outcome(done=False, reason=f"the kernels cannot be kept: {exc.strerror or exc}")
 
-    def _install(self) -> artifact.Inventory:
-        inventory = artifact.inspect(self._packed)
-        if inventory.about != self._key.about():
-            raise artifact.Corrupt("it was made for another device, driver or engine")
-        return artifact.install(self._packed, self._local)
+    def _hydrate(self, given_up: threading.Event) -> Outcome:
+        def confirm() -> None:
+            if given_up.is_set():
+                raise _Late
+
+        seen = self._packed.stat()
+        try:
+            if artifact.inspect(self._packed).about != self._key.about():
+                raise Corrupt("it was made for another device, driver or engine")  # noqa: TRY301 - handled like damage
+            artifact.sweep(self._local)
+            installed = artifact.install(self._packed, self._local, confirm)
+        except Corrupt as exc:
+            return Outcome(done=False, reason=f"the kept kernels are unusable: {exc}; {self._discard(seen)}")
+        self._hydrated = installed.identity
+        return _done(installed)
+
+    def _discard(self, seen: os.stat_result) -> str:
+        try:
+            # Another worker may have replaced it meanwhile: what was not read is not judged.
+            if _version(self._packed.stat()) != _version(seen):
+                return "another worker has replaced them"
+            self._packed.unlink()
+        except OSError as exc:
+            return f"they cannot be removed: {exc.strerror}"
+        return "they are removed"
 
     def _persist(self) -> Outcome:
-        found = artifact.take(self._local, self._key.about()) if self._local.is_dir() else None
-        if found is None or not found.entries:
-            return Outcome(done=False, reason="the driver compiled nothing")
-        if found.identity == self._hydrated:
-            return Outcome(done=False, reason="the driver compiled nothing new")
-        lease = Lease.acquire(self._lease, term_s=LEASE_TERM_S, note=self._packed.name)
-        if lease is None:
-            return Outcome(done=False, reason="another worker is keeping them now")
-        with lease.kept():
-            return self._store(lease)
-
-    def _store(self, lease: Lease) -> Outcome:
-        fresh = self._packed.with_name(f".{self._packed.name}.{lease.owner}")
         try:
-            inventory = artifact.pack(self._local, fresh, self._key.about())
-            lease.check()
-            fresh.replace(self._packed)
-        finally:
-            fresh.unlink(missing_ok=True)
-        self._hydrated = inventory.identity
-        return Outcome(done=True, files=len(inventory.entries), size_bytes=inventory.size_bytes)
+            found = inventory.take(self._local, self._key.about())
+            if not found.entries:
+                return Outcome(done=False, reason="the driver compiled nothing")
+            if found.identity in {self._hydrated, self._kept()}:
+                return Outcome(done=False, reason="the driver compiled nothing new")
+            lease = Lease.acquire(self._lease, term_s=LEASE_TERM_S, note=self._packed.name)
+            if lease is None:
+                return Outcome(done=False, reason="another worker is keeping them now")
+            with lease.kept():
+                artifact.sweep(self._packed)
+                packed = artifact.pack(self._local, self._packed, self._key.about(), lease.check)
+        except Corrupt as exc:
+            return Outcome(done=False, reason=f"the driver is still compiling: {exc}")
+        except LeaseLost as exc:
+            return Outcome(done=False, reason=f"the right to keep them was lost: {exc}")
+        self._hydrated = packed.identity
+        return _done(packed)
 
-    def _discard(self) -> str:
-        try:
-            self._packed.unlink(missing_ok=True)
-        except OSError as exc:
-            return f" (not removed: {exc.strerror})"
-        return ""
+    def _kept(self) -> str | None:
+        """Return the identity of what is kept already, or None when there is nothing usable."""
+        with contextlib.suppress(OSError, Corrupt):
+            return artifact.inspect(self._packed).identity
+        return None
+
+
+def _done(found: Inventory) -> Outcome:
+    return Outcome(done=True, files=len(found.entries), size_bytes=found.size_bytes)
+
+
+def _version(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

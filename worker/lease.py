@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,36 @@ class LeaseLost(Exception):
     """Somebody took the lease over, or it could not be renewed in time."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Found:
+    """A lease file as one opening of it showed it: opening makes a network filesystem ask for the newest."""
+
+    content: dict[str, Any]
+    stamped_ns: int
+
+    @property
+    def owner(self) -> str | None:
+        owner = self.content.get("owner")
+        return owner if isinstance(owner, str) else None
+
+    def term_s(self, otherwise: float) -> float:
+        term_s = self.content.get("term_s")
+        return float(term_s) if isinstance(term_s, int | float) else otherwise
+
+
+@dataclass(frozen=True)
 class Lease:
     """The right to write what `path` stands for, until `term_s` seconds after the last renewal.
 
     Ages are judged by the filesystem's clock, from the times it stamps on files, so that the clocks of workers may
-    differ. Publish only after `check`: a holder that slept through its term has lost the lease without noticing.
+    differ. A network filesystem may show a time that is some seconds old: terms are to be a minute or more there.
+    Publish only after `check`: a holder that slept through its term has lost the lease without noticing.
     """
 
     path: Path
-    owner: str
     term_s: float
     note: str = ""
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def acquire(cls, path: Path, *, term_s: float, note: str = "") -> Lease | None:
@@ -42,34 +59,35 @@ class Lease:
             OSError: the folder cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        lease = cls(path, uuid.uuid4().hex, term_s, note)
+        lease = cls(path, term_s, note)
         if lease._place():
             return lease
-        stale = _read(path)
-        if stale is None or _age_s(path) <= float(stale.get("term_s", term_s)):
-            return None
-        lease._clear_away(str(stale.get("owner")))
+        found = _read(path)
+        if found is not None:
+            if _age_s(path, found) <= found.term_s(term_s):
+                return None
+            lease._clear_away(found)
         return lease if lease._place() else None
 
     def check(self) -> None:
-        """Raise LeaseLost unless this is still the holder and its term has not run out."""
-        current = _read(self.path)
-        if current is None or current.get("owner") != self.owner:
+        """Raise LeaseLost unless this is the holder and its term has not run out; OSError when nothing tells."""
+        found = _read(self.path)
+        if found is None or found.owner != self.owner:
             raise LeaseLost(f"{self.path.name} was taken over")
-        if _age_s(self.path) > self.term_s:
+        if _age_s(self.path, found) > self.term_s:
             raise LeaseLost(f"{self.path.name} ran out")
 
     def renew(self) -> None:
         """Begin the term anew; raise LeaseLost when it is over."""
         self.check()
-        # The server's own clock: a time we gave would be our clock's.
+        # The filesystem's own clock: a time we gave would be our clock's.
         os.utime(self.path)
 
     def release(self) -> None:
         """Give the lease back if it is still ours."""
-        current = _read(self.path)
-        if current is not None and current.get("owner") == self.owner:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            found = _read(self.path)
+            if found is not None and found.owner == self.owner:
                 self.path.unlink()
 
     @contextmanager
@@ -79,6 +97,7 @@ class Lease:
 
         def keep() -> None:
             while not over.wait(self.term_s / RENEWALS_PER_TERM):
+                # A filesystem that fails for a moment may be back for the next renewal.
                 with contextlib.suppress(OSError):
                     try:
                         self.renew()
@@ -91,37 +110,45 @@ class Lease:
             yield self
         finally:
             over.set()
-            thread.join()
+            thread.join(self.term_s)
             self.release()
 
     def _place(self) -> bool:
         """Create the lease file, whole or not at all; return whether it is ours."""
         body = json.dumps({"owner": self.owner, "term_s": self.term_s, "note": self.note}).encode()
         own = self.path.with_name(f".{self.path.name}.{self.owner}")
-        own.write_bytes(body)
         try:
-            try:
-                os.link(own, self.path)
-            except FileExistsError:
-                pass
-            except OSError:
-                return self._place_exclusively(body)
-            # The reply to a link may be lost on the network although it was made: the count tells.
-            return own.stat().st_nlink > 1
+            own.write_bytes(body)
+            return self._link(own, body)
         finally:
             own.unlink(missing_ok=True)
+
+    def _link(self, own: Path, body: bytes) -> bool:
+        try:
+            os.link(own, self.path)
+        except FileExistsError:
+            # The reply to a link may be lost on the network although it was made, and the link tried again.
+            found = _read(self.path)
+            return found is not None and found.owner == self.owner
+        except OSError:
+            return self._place_exclusively(body)
+        return True
 
     def _place_exclusively(self, body: bytes) -> bool:
         """Do without hard links, as some filesystems must; an empty lease is one being written."""
         try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             return False
-        with os.fdopen(fd, "wb") as file:
-            file.write(body)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(body)
+        except OSError:
+            self.path.unlink(missing_ok=True)
+            raise
         return True
 
-    def _clear_away(self, stale_owner: str) -> None:
+    def _clear_away(self, stale: _Found) -> None:
         """Move the stale lease away; put it back if it was another one by the time it moved."""
         away = self.path.with_name(f".{self.path.name}.{self.owner}.stale")
         try:
@@ -129,40 +156,32 @@ class Lease:
         except FileNotFoundError:
             return
         moved = _read(away)
-        if moved is not None and moved.get("owner") != stale_owner:
+        if moved is not None and moved.owner != stale.owner:
             with contextlib.suppress(OSError):
                 os.link(away, self.path)
         away.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return the lease's content, {} when it cannot be understood, None when there is none."""
+def _read(path: Path) -> _Found | None:
+    """Return the lease at `path`, without content when it cannot be understood, or None when there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            stamped_ns = os.fstat(file.fileno()).st_mtime_ns
+            raw = file.read()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        content = None
+    return _Found(content if isinstance(content, dict) else {}, stamped_ns)
 
 
-def _age_s(path: Path) -> float:
-    """Return how long ago `path` was stamped, by the clock of the filesystem it is on; 0 when it is gone."""
+def _age_s(path: Path, found: _Found) -> float:
+    """Return how long ago a lease was stamped, by the clock of the filesystem it is on."""
     probe = path.with_name(f".{path.name}.{uuid.uuid4().hex}.now")
     try:
         probe.touch()
-        return max(0.0, (probe.stat().st_mtime_ns - path.stat().st_mtime_ns) / 1e9)
-    except FileNotFoundError:
-        return 0.0
+        return max(0.0, (probe.stat().st_mtime_ns - found.stamped_ns) / 1e9)
     finally:
         probe.unlink(missing_ok=True)
-
-
-def wait(path: Path, limit_s: float, pause_s: float = 0.5) -> bool:
-    """Wait until nobody holds `path`; return False after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
-    while path.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause_s)
-    return True

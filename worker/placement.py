@@ -15,10 +15,14 @@ CACHED_ENOUGH = 0.95
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with one file: `target` is the folder to land it in, or None to read it in place."""
+    """What to do with one file: `target` is the folder to land it in, or None to read it in place.
+
+    `reread_bytes` is how much of the landed file the page cache cannot keep until it is read.
+    """
 
     target: Path | None
     reason: str
+    reread_bytes: int = 0
 
     @property
     def land(self) -> bool:
@@ -46,7 +50,9 @@ def plan(file: ModelFile, targets: Sequence[Place], memory_headroom_bytes: int |
     for target in sorted(targets, key=lambda t: t.in_memory):
         problem = _problem(target, needed_bytes, memory_headroom_bytes)
         if problem is None:
-            return Plan(target.path, f"{file.place.filesystem} is distant, {target.path} has room")
+            excess_bytes = 0 if memory_headroom_bytes is None else file.size_bytes - memory_headroom_bytes
+            reason = f"{file.place.filesystem} is distant, {target.path} has room"
+            return Plan(target.path, reason, max(0, excess_bytes))
         refused.append(problem)
     return Plan(None, f"{file.place.filesystem} is distant, but " + "; ".join(refused or ["no folder was offered"]))
 
@@ -54,9 +60,11 @@ def plan(file: ModelFile, targets: Sequence[Place], memory_headroom_bytes: int |
 def _problem(target: Place, needed_bytes: int, memory_headroom_bytes: int | None) -> str | None:
     if target.distant:
         return f"{target.path} is distant as well ({target.filesystem})"
-    if target.free_bytes < needed_bytes:
+    if target.free_bytes <= needed_bytes:
         return f"{target.path} has {target.free_bytes / 1e9:.1f} GB free of {needed_bytes / 1e9:.1f} GB needed"
     # A tmpfs is charged like anonymous memory: filling it past the limit kills the container, not the copy.
-    if target.in_memory and memory_headroom_bytes is not None and memory_headroom_bytes < needed_bytes:
+    if target.in_memory and memory_headroom_bytes is None:
+        return f"{target.path} is memory, and how much is left cannot be told"
+    if target.in_memory and memory_headroom_bytes is not None and memory_headroom_bytes <= needed_bytes:
         return f"{target.path} is memory, with {memory_headroom_bytes / 1e9:.1f} GB left below the container's limit"
     return None

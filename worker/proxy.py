@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +19,9 @@ from worker.routes import Framing
 READ_BYTES = 64 * 1024
 ERROR_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 5.0
+PIECEWISE_BYTES = 1 << 20
+NAMES_TIMEOUT_S = 2.0
+NAMES_SHOWN = 5
 # What the last frame of a complete stream holds; without it the server broke off.
 _LAST_FRAME = {
     "/v1/chat/completions": ("[DONE]",),
@@ -25,6 +30,13 @@ _LAST_FRAME = {
     "/v1/messages": ("message_stop",),
 }
 _AGAIN = "Nothing is wrong with the request: send it again"
+# The server's words for something it cannot do, which it calls an error of its own: what to tell the sender.
+_TEXT_ONLY = "The model has no vision, or its projector is left out (OLLAMA_SKIP_MMPROJ): send text only"
+_SENDERS_FAULT = {
+    "image input is not supported": _TEXT_ONLY,
+    "does not support multimodal": _TEXT_ONLY,
+    "audio input is not supported": _TEXT_ONLY,
+}
 
 
 class Proxy:
@@ -51,29 +63,67 @@ class Proxy:
             ServerLost: it cannot be reached or broke off.
             JobTimeout: it sent nothing for too long.
         """
-        with _translated(self._stall_timeout_s):
-            response = await self._pool().request(
-                request.route.method,
-                f"{self._base_url}{request.route.path}",
-                data=request.body,
-                headers={"Content-Type": "application/json"} if request.body is not None else None,
-            )
-        # release() would first read the rest of the answer; close() drops the connection, which is how the
-        # server learns that nobody is listening.
-        try:
+        route = request.route
+        async with self.call(route.method, route.path, request.body, request.content_type) as response:
             with _translated(self._stall_timeout_s):
                 if response.status >= 400:  # noqa: PLR2004 - where HTTP errors begin
-                    raise _rejection(response.status, await _head(response.content, ERROR_BYTES))
+                    error = _rejection(response.status, await _head(response.content, ERROR_BYTES))
+                    raise await self._with_names(error, request)
             frames = self._frames(response, request)
             try:
                 yield frames
             finally:
                 await frames.aclose()
+
+    @asynccontextmanager
+    async def call(
+        self, method: str, path: str, body: str | bytes | None, content_type: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send one request and give its answer, whatever its status. Leaving the block stops generation.
+
+        Raises:
+            ServerLost, JobTimeout: as for `open`.
+        """
+        with _translated(self._stall_timeout_s):
+            response = await self._pool().request(
+                method,
+                f"{self._base_url}{path}",
+                data=_payload(body),
+                headers={"Content-Type": content_type} if body is not None else None,
+            )
+        # release() would first read the rest of the answer; close() drops the connection, which is how the
+        # server learns that nobody is listening.
+        try:
+            yield response
         finally:
             if response.content.at_eof():
                 response.release()
             else:
                 response.close()
+
+    async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Give the bytes of an answer as they come.
+
+        Raises:
+            ServerLost, JobTimeout: as for `open`.
+        """
+        with _translated(self._stall_timeout_s):
+            async for data in response.content.iter_any():
+                yield data
+
+    async def _with_names(self, error: JobError, request: Request) -> JobError:
+        """Let a ModelNotFound say which models the worker has."""
+        if not isinstance(error, ModelNotFound):
+            return error
+        try:
+            timeout = aiohttp.ClientTimeout(total=NAMES_TIMEOUT_S)
+            async with self._pool().get(f"{self._base_url}/api/tags", timeout=timeout) as reply:
+                names = [str(model["name"]) for model in (await reply.json(content_type=None))["models"]]
+        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError):
+            return error
+        asked = request.model or request.route.path.rpartition("/v1/models/")[2]
+        error.hint = _names_hint(asked, names) or error.hint
+        return error
 
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -117,6 +167,12 @@ class _translated:  # noqa: N801 - used as a statement, like contextlib's own
             raise ServerLost(f"the server's answer cannot be read ({type(exc).__name__})", _AGAIN) from exc
 
 
+def _payload(body: str | bytes | None) -> bytes | io.BytesIO | None:
+    """Return what to send: a large body in pieces, because one write of it would hold up every other request."""
+    data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+    return io.BytesIO(data) if data is not None and len(data) > PIECEWISE_BYTES else data
+
+
 async def _head(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
     """Return the body up to about `limit_bytes`; one read would end where the network cut it."""
     body = b""
@@ -152,6 +208,20 @@ def _rejection(status: int, body: bytes) -> JobError:
     if isinstance(error, dict):
         error = error.get("message")
     message = error if isinstance(error, str) and error else text[:500] or f"the server answered HTTP {status}"
+    for words, hint in _SENDERS_FAULT.items():
+        if words in message:
+            return ServerRejected(400, message, hint)
     if status == 404 and "not found" in message:  # noqa: PLR2004 - HTTP's own number
         return ModelNotFound(message, "Ask for a model the worker has: route /api/tags lists them")
     return ServerRejected(status, message)
+
+
+def _names_hint(asked: str, names: list[str]) -> str:
+    """Return what to ask for instead: the nearest names, or the first of all there are."""
+    # A name of one model may be written with or without its tag: the best match counts whichever way it comes.
+    short = {name.removesuffix(":latest"): name for name in names}
+    near = difflib.get_close_matches(asked, [*names, *short], n=NAMES_SHOWN)
+    if near:
+        return f"Did you mean {' or '.join(dict.fromkeys(short.get(name, name) for name in near))}?"
+    more = ", …" if len(names) > NAMES_SHOWN else ""
+    return f"This worker has {', '.join(names[:NAMES_SHOWN])}{more}" if names else "This worker has no model yet"

@@ -11,6 +11,7 @@ from typing import Any
 from worker import environment
 from worker.config import Config, variables
 from worker.errors import BootError, JobError, WorkerError
+from worker.shapes import SHAPES
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -25,6 +26,7 @@ def refreshed(text: str, results: Path) -> str:
         "configuration": configuration,
         "server": server_settings,
         "errors": errors,
+        "jobs": jobs,
         "boot": lambda: boot_figures(results),
     }
     return _BLOCK.sub(lambda match: f"{match[1]}{makers[match[2]]()}\n{match[3]}", text)
@@ -57,6 +59,17 @@ def errors() -> str:
         status = "" if not issubclass(kind, JobError) else "the server's" if kind.code == "api_error" else kind.status
         again = " Worth a retry." if kind.retryable else ""
         rows.append(f"| `{kind.__name__}` | {worker} | {status} | {summary}{again} |")
+    return "\n".join(rows)
+
+
+def jobs() -> str:
+    """Return the table of what a job may look like and what comes back."""
+    rows = ["| sender | `input` | answer | streamed | an error |", "| --- | --- | --- | --- | --- |"]
+    for shape in SHAPES.values():
+        example = json.dumps(shape.example, ensure_ascii=False)
+        note = f"<br>{shape.note}" if shape.note else ""
+        streams = shape.streams or "not streamed"
+        rows.append(f"| {shape.sender} | `{example}`{note} | {shape.answer} | {streams} | {shape.error} |")
     return "\n".join(rows)
 
 

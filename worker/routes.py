@@ -19,7 +19,11 @@ class Framing(Enum):
 
 @dataclass(frozen=True)
 class Route:
-    """One route of the server. `framing` is that of its streamed form; `streams` is the server's default."""
+    """One route of the server.
+
+    `framing` is that of its streamed form; `streams` is the server's default; `form` says that it takes a multipart
+    form instead of JSON.
+    """
 
     path: str
     method: str = "POST"
@@ -27,6 +31,7 @@ class Route:
     streams: bool = False
     admin: bool = False
     needs_model: bool = False
+    form: bool = False
 
 
 def _native(path: str) -> Route:
@@ -51,6 +56,7 @@ ROUTES: tuple[Route, ...] = (
     _sse("/v1/responses"),
     _sse("/v1/messages"),
     Route("/v1/embeddings", needs_model=True),
+    Route("/v1/audio/transcriptions", needs_model=True, form=True),
     Route("/v1/models", "GET"),
     Route("/api/pull", framing=Framing.NDJSON, streams=True, admin=True),
     Route("/api/push", framing=Framing.NDJSON, streams=True, admin=True),

@@ -35,6 +35,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stopping = False
+        self._changing = threading.Lock()
         self._ended = threading.Event()
         self._return_code: int | None = None
 
@@ -44,23 +45,15 @@ class Server:
         Call it from the main thread: the kernel ends the child when the thread that started it ends.
 
         Raises:
-            ServerExited: the program cannot be started.
+            ServerExited: the program cannot be started, or `stop` was called before.
         """
         if shutil.which(argv[0], path=environ.get("PATH")) is None:
             hint = "Check WORKER_SERVER_COMMAND: the program must be in the image and executable"
             raise ServerExited(127, [f"{argv[0]}: not found or not executable"], hint)
-        try:
-            process = subprocess.Popen(
-                [*_tied_to_parent(), *argv],
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as exc:
-            raise ServerExited(126, [f"{argv[0]}: {exc.strerror}"], "The container may be out of memory") from exc
-        self._process = process
+        with self._changing:
+            if self._stopping:
+                raise ServerExited(0, ["stopped before it was started"])
+            process = self._process = _start(argv, environ)
         self._events.write(events.ServerSpawned(pid=process.pid, argv=list(argv)))
         reader = threading.Thread(target=self._read_log, args=(process.stdout,), name="server-log", daemon=True)
         reader.start()
@@ -102,19 +95,19 @@ class Server:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """End the process and everything it started; safe to call at any time, more than once."""
-        process = self._process
-        if process is None:
-            return
-        already = self._stopping or self._ended.is_set()
-        self._stopping = True
-        self._signal_group(signal.SIGTERM)
-        if not self._ended.wait(grace_s):
+        with self._changing:
+            already = self._stopping or self._ended.is_set()
+            self._stopping = True
+            if self._process is None:
+                return
+            self._signal_group(signal.SIGTERM)
+            if not self._ended.wait(grace_s):
+                self._signal_group(signal.SIGKILL)
+                self._ended.wait()
+            # The leader may have gone before its runner: the group lives as long as one member does.
             self._signal_group(signal.SIGKILL)
-            self._ended.wait()
-        # The leader may have gone before its runner: the group lives as long as one member does.
-        self._signal_group(signal.SIGKILL)
-        if not already:
-            self._events.write(events.ServerStopped(return_code=process.returncode))
+            if not already:
+                self._events.write(events.ServerStopped(return_code=self._process.returncode))
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -142,6 +135,20 @@ class Server:
         if not self._stopping:
             self._events.write(events.ServerExited(return_code=return_code))
             self._on_exit()
+
+
+def _start(argv: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [*_tied_to_parent(), *argv],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as exc:
+        raise ServerExited(126, [f"{argv[0]}: {exc.strerror}"], "The container may be out of memory") from exc
 
 
 def _tied_to_parent() -> list[str]:

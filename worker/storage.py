@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +15,12 @@ _DISTANT = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "lustre", "glusterfs", "beegfs", "afs", "gpfs", "wekafs"}
 )
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-_SAMPLES = 64
-_OCTAL_SPACE = "\\040"
+_SAMPLES = 512
+_OCTAL = re.compile(r"\\([0-7]{3})")
+# What a file in the page cache of a container may be charged to, newest interface first: limit, usage, statistics.
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_UNLIMITED_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Place:
     @property
     def distant(self) -> bool:
         """Whether reading goes over a network or through a user-space daemon."""
-        return self.filesystem in _DISTANT or self.filesystem.startswith("fuse")
+        return self.filesystem in _DISTANT or self.filesystem.partition(".")[0] == "fuse"
 
     @property
     def in_memory(self) -> bool:
@@ -38,7 +44,7 @@ class Place:
 
 def place(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Place:
     """Describe where `path` lies; it need not exist yet. Raises OSError when no parent can be read."""
-    existing = path
+    existing = path.absolute()
     while not existing.exists():
         existing = existing.parent
     stats = os.statvfs(existing)
@@ -55,54 +61,114 @@ def _filesystem(path: Path, mounts: Path) -> str:
     for line in lines:
         # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext3 /dev/root rw
         left, _, right = line.partition(" - ")
-        point = left.split(" ")[4].replace(_OCTAL_SPACE, " ") if right else ""
+        fields = left.split(" ")
+        if not right or len(fields) < 5:  # noqa: PLR2004 - the mount point is the fifth
+            continue
+        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
         # Later lines hide earlier ones mounted at the same point.
-        if point and path.is_relative_to(point) and len(point) >= best:
+        if len(point) >= best and path.is_relative_to(point):
             best, found = len(point), right.split(" ")[0]
     return found
+
+
+class PageCache:
+    """Tells which parts of a file are in the page cache. Looking does not read: the mapping is never touched.
+
+    Made for a file open as `fd`, of `size_bytes` above 0; safe to ask from several threads.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        """Map the file; raise OSError or ValueError where that is impossible."""
+        # The kernel calls every page of a file resident that is not the caller's own or writable to it.
+        self._honest = os.geteuid() in {0, os.fstat(fd).st_uid}
+        # Private and writable only because ctypes takes addresses of writable buffers; nothing is written.
+        self._view = mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._mincore = ctypes.CDLL(None).mincore
+        anchor = ctypes.c_char.from_buffer(self._view)
+        self._start = ctypes.addressof(anchor)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._view.close()
+
+    def share(self, start: int, end: int) -> float:
+        """Return the share of the pages of [start, end) that are cached, 0 to 1; `start` is aligned to pages.
+
+        0 when it cannot be told.
+        """
+        pages = -(-(end - start) // mmap.PAGESIZE)
+        flags = (ctypes.c_ubyte * pages)()
+        address = ctypes.c_void_p(self._start + start)
+        if not self._honest or pages == 0 or self._mincore(address, ctypes.c_size_t(end - start), flags):
+            return 0.0
+        return bytes(flags).count(1) / pages
 
 
 def cached_share(path: Path) -> float:
     """Return the share of a file's pages in the page cache, 0 to 1, from samples spread over it.
 
-    Looking does not read: mincore reports residency of a mapping that is never touched. 0 when it cannot be told.
+    An empty file is cached. 0 when it cannot be told. Raises OSError when the file cannot be opened.
     """
-    size_bytes = path.stat().st_size
-    if size_bytes == 0:
-        return 1.0
-    pages = -(-size_bytes // mmap.PAGESIZE)
-    libc = ctypes.CDLL(None, use_errno=True)
     with path.open("rb") as file:
-        # Private and writable only because ctypes takes addresses of writable buffers; nothing is written.
-        view = mmap.mmap(file.fileno(), size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    try:
-        anchor = ctypes.c_char.from_buffer(view)
-        start = ctypes.addressof(anchor)
-        del anchor
-        found = [_resident(libc, start + (pages * i // _SAMPLES) * mmap.PAGESIZE) for i in range(_SAMPLES)]
-    finally:
-        view.close()
-    return sum(found) / _SAMPLES
-
-
-def _resident(libc: ctypes.CDLL, address: int) -> bool:
-    flag = ctypes.c_ubyte(0)
-    failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), ctypes.byref(flag))
-    return not failed and bool(flag.value & 1)
-
-
-def memory_headroom_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return how much more the container may use, page cache counted as free, or None without a limit."""
-    for limit, usage, stat, reclaimable in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-    ):
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes == 0:
+            return 1.0
+        pages = -(-size_bytes // mmap.PAGESIZE)
+        starts = sorted({pages * i // _SAMPLES * mmap.PAGESIZE for i in range(_SAMPLES)})
         try:
-            limit_bytes = int((root / limit).read_text())
-            used_bytes = int((root / usage).read_text())
-            stats = dict(line.split() for line in (root / stat).read_text().splitlines())
-        except (OSError, ValueError):  # "max" means no limit here
+            with contextlib.closing(PageCache(file.fileno(), size_bytes)) as cache:
+                return sum(cache.share(start, start + 1) for start in starts) / len(starts)
+        except (OSError, ValueError):  # not every filesystem can map its files
+            return 0.0
+
+
+def memory_headroom_bytes(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup"), machine: Path = Path("/proc/meminfo")
+) -> int | None:
+    """Return how much more this process may use, page cache not in use counted as free; None when nothing tells.
+
+    The least of what the machine has and what each memory group around the process allows.
+    """
+    found = [_available_bytes(machine)]
+    for folder, names in _groups(root, own):
+        found.append(_group_headroom_bytes(folder, names))
+    return min((value for value in found if value is not None), default=None)
+
+
+def _groups(root: Path, own: Path) -> list[tuple[Path, tuple[str, str, str]]]:
+    """Return the folders of the memory groups around this process, and what their files are called."""
+    groups = [(root, _V2), (root / "memory", _V1)]
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = own.read_text().splitlines()
+    for line in lines:
+        # 0::/group (version 2) or 4:memory:/group (version 1). In a container the path may be the host's: it is not
+        # there then, and the container's own group is the root.
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
             continue
-        if limit_bytes < 1 << 60:
-            return max(0, limit_bytes - used_bytes + int(stats.get(reclaimable, 0)))
-    return None
+        base, names = (root / "memory", _V1) if controllers else (root, _V2)
+        parts = [part for part in path.split("/") if part not in {"", ".."}]
+        groups += [(base.joinpath(*parts[: depth + 1]), names) for depth in range(len(parts))]
+    return groups
+
+
+def _group_headroom_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
+    limit, usage, reclaimable = names
+    try:
+        limit_bytes = int((folder / limit).read_text())
+        used_bytes = int((folder / usage).read_text())
+        stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # "max" means no limit here
+        return None
+    if limit_bytes >= _UNLIMITED_BYTES:
+        return None
+    return max(0, limit_bytes - used_bytes + int(stats.get(reclaimable, 0)))
+
+
+def _available_bytes(machine: Path) -> int | None:
+    try:
+        found = re.search(r"^MemAvailable: +(\d+) kB$", machine.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import tiny_gguf, tool_template
+from tests.fakes import chat_templates, tiny_gguf
 from tests.fakes.api_server import KINDS, ApiServer
 from worker.local.engine.store import register_gguf, smollm2_gguf
 
 # The fake has no files; this makes it know the same models and what they can do.
-FAKE_MODELS = "smol,tools=completion+tools,embed=embedding,broken=broken"
+FAKE_MODELS = "smol,tools=completion+tools,think=completion+thinking,embed=embedding,broken=broken"
 # Enough for cutting the small model's file off in the middle of its weights.
 BROKEN_BYTES = 3_000_000
 
@@ -26,7 +26,8 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         broken.write_bytes(file.read(BROKEN_BYTES))
     return {
         "smol": small,
-        "tools": tiny_gguf.retemplated(small, place / "tools.gguf", tool_template.TEMPLATE),
+        "tools": tiny_gguf.retemplated(small, place / "tools.gguf", chat_templates.TOOLS),
+        "think": tiny_gguf.retemplated(small, place / "think.gguf", chat_templates.THINKING),
         "embed": tiny_gguf.embedding_model(place / "embed.gguf"),
         "broken": broken,
     }
@@ -47,6 +48,8 @@ def api(
 ) -> Iterator[ApiServer]:
     """The server under contract, one process per kind for the whole session."""
     settings = {"OLLAMA_MODELS": str(model_store), "OLLAMA_NUM_PARALLEL": "2", "FAKE_MODELS": FAKE_MODELS}
+    # Room for every model that works, so that no test pays for what another loaded.
+    settings["OLLAMA_MAX_LOADED_MODELS"] = "4"
     with ApiServer(request.param, tmp_path_factory.mktemp(request.param), **settings) as server:
         yield server
 

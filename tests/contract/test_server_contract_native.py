@@ -1,16 +1,15 @@
-"""Ollama's own generation calls: /api/chat, /api/generate, /api/embed, /api/embeddings."""
+"""Ollama's own generation calls: /api/chat and /api/generate."""
 
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import ollama
 import pytest
 import requests
 
-from tests.fakes import tool_template
+from tests.fakes import chat_templates
 from tests.fakes.api_server import ApiServer
 
 HI = [{"role": "user", "content": "Say hi."}]
@@ -155,6 +154,17 @@ def test_not_to_think_can_be_asked_of_any_model(api: ApiServer, path: str) -> No
     assert text(api.post(path, ask(path, stream=False, think=False)).json())
 
 
+def test_a_model_that_can_think_does_so_unless_told_not_to(api: ApiServer) -> None:
+    answers = lines(api.post("/api/chat", ask("/api/chat", model="think")))
+    assert "".join(answer["message"].get("thinking", "") for answer in answers)
+    assert "".join(text(answer) for answer in answers) == ""
+    asked = api.post("/api/chat", ask("/api/chat", model="think", think=True, stream=False)).json()
+    assert asked["message"]["thinking"]
+    declined = api.post("/api/chat", ask("/api/chat", model="think", think=False, stream=False)).json()
+    assert text(declined)
+    assert "thinking" not in declined["message"]
+
+
 def test_an_image_is_an_error_for_a_text_model(api: ApiServer) -> None:
     messages = [{"role": "user", "content": "What is this?", "images": [PIXEL]}]
     status, message = error(api.post("/api/chat", ask("/api/chat", messages=messages)))
@@ -169,15 +179,15 @@ def test_a_suffix_is_refused_to_a_model_that_cannot_insert(api: ApiServer) -> No
 
 def test_tools_are_refused_to_a_model_that_cannot_call_them(api: ApiServer) -> None:
     expected = (400, "registry.ollama.ai/library/smol:latest does not support tools")
-    assert error(api.post("/api/chat", ask("/api/chat", tools=[tool_template.WEATHER]))) == expected
+    assert error(api.post("/api/chat", ask("/api/chat", tools=[chat_templates.WEATHER]))) == expected
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_tool_call_is_decoded(api: ApiServer, *, stream: bool) -> None:
     body = {
         "model": "tools",
-        "messages": tool_template.conversation(openai=False),
-        "tools": [tool_template.WEATHER],
+        "messages": chat_templates.conversation(openai=False),
+        "tools": [chat_templates.WEATHER],
         "options": {"temperature": 0, "num_predict": 60},
         "stream": stream,
     }
@@ -198,54 +208,14 @@ def test_a_model_whose_file_is_damaged_is_500_and_the_server_lives_on(api: ApiSe
     assert text(api.post(path, ask(path, stream=False)).json())
 
 
-def test_an_embedding_has_unit_length(api: ApiServer) -> None:
-    body = api.post("/api/embed", {"model": "embed", "input": ["one", "two words"]}).json()
-    assert body["model"] == "embed"
-    assert len(body["embeddings"]) == 2
-    assert body["embeddings"][0] != body["embeddings"][1]
-    for vector in body["embeddings"]:
-        assert math.isclose(sum(value * value for value in vector), 1, rel_tol=1e-4)
-    assert body["total_duration"] > 0
-    assert body["prompt_eval_count"] > 0
-
-
-def test_the_same_text_has_the_same_embedding(api: ApiServer) -> None:
-    one, again = (api.post("/api/embed", {"model": "embed", "input": "one"}).json()["embeddings"][0] for _ in range(2))
-    assert one == pytest.approx(again, abs=1e-5)
-
-
-def test_no_input_only_loads(api: ApiServer) -> None:
-    assert api.post("/api/embed", {"model": "embed"}).json() == {"model": "embed", "embeddings": []}
-    assert api.post("/api/embeddings", {"model": "embed"}).json() == {"embedding": []}
-
-
-def test_the_older_call_gives_one_embedding(api: ApiServer) -> None:
-    body = api.post("/api/embeddings", {"model": "embed", "prompt": "one"}).json()
-    assert list(body) == ["embedding"]
-    assert all(isinstance(value, float) for value in body["embedding"])
-
-
-def test_a_chat_model_makes_no_embeddings(api: ApiServer) -> None:
-    expected = "This server does not support embeddings. Start it with `--embeddings`"
-    assert error(api.post("/api/embed", {"model": "smol", "input": "x"})) == (501, expected)
-    assert error(api.post("/api/embeddings", {"model": "smol", "prompt": "x"})) == (500, expected)
-
-
-@pytest.mark.parametrize(
-    ("path", "use"), [("/api/chat", "chat"), ("/api/generate", "generate")], ids=["chat", "generate"]
-)
-def test_an_embedding_model_does_not_talk(api: ApiServer, path: str, use: str) -> None:
-    assert error(api.post(path, ask(path, model="embed"))) == (400, f'"embed" does not support {use}')
-
-
 def test_ollamas_own_client_chats_streams_and_calls_tools(api: ApiServer) -> None:
     with ollama.Client(host=api.url) as client:
         whole = client.chat(model="smol", messages=HI, options=SHORT)
         pieces = list(client.chat(model="smol", messages=HI, options=SHORT, stream=True))
         called = client.chat(
             model="tools",
-            messages=tool_template.conversation(openai=False),
-            tools=[tool_template.WEATHER],
+            messages=chat_templates.conversation(openai=False),
+            tools=[chat_templates.WEATHER],
             options={"temperature": 0, "num_predict": 60},
         )
     assert whole.message.content == "".join(piece.message.content or "" for piece in pieces)

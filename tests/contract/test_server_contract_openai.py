@@ -1,17 +1,15 @@
-"""OpenAI's API as the server speaks it: /v1/chat/completions, /v1/completions, /v1/embeddings."""
+"""OpenAI's API as the server speaks it: /v1/chat/completions and /v1/completions."""
 
 from __future__ import annotations
 
-import base64
 import json
-import struct
 from typing import Any
 
 import openai
 import pytest
 import requests
 
-from tests.fakes import tool_template
+from tests.fakes import chat_templates
 from tests.fakes.api_server import ApiServer
 
 HI = [{"role": "user", "content": "Say hi."}]
@@ -148,9 +146,18 @@ def test_a_response_format_is_followed(api: ApiServer, form: dict[str, Any]) -> 
         assert list(answer) == ["age"]
 
 
+def test_thoughts_are_called_reasoning(api: ApiServer) -> None:
+    chunks = events(api.post("/v1/chat/completions", chat(model="think", stream=True)))
+    assert "".join(chunk["choices"][0]["delta"].get("reasoning", "") for chunk in chunks)
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == ""
+    whole = api.post("/v1/chat/completions", chat(model="think", reasoning_effort="none")).json()
+    assert whole["choices"][0]["message"]["content"]
+    assert "reasoning" not in whole["choices"][0]["message"]
+
+
 def test_a_tool_call_has_its_arguments_as_text(api: ApiServer) -> None:
     body = chat(
-        model="tools", messages=tool_template.conversation(openai=True), tools=[tool_template.WEATHER], max_tokens=60
+        model="tools", messages=chat_templates.conversation(openai=True), tools=[chat_templates.WEATHER], max_tokens=60
     )
     (choice,) = api.post("/v1/chat/completions", body).json()["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -161,7 +168,7 @@ def test_a_tool_call_has_its_arguments_as_text(api: ApiServer) -> None:
 
 def test_a_streamed_tool_call_comes_in_one_chunk(api: ApiServer) -> None:
     body = chat(
-        model="tools", messages=tool_template.conversation(openai=True), tools=[tool_template.WEATHER], max_tokens=60
+        model="tools", messages=chat_templates.conversation(openai=True), tools=[chat_templates.WEATHER], max_tokens=60
     )
     chunks = events(api.post("/v1/chat/completions", body | {"stream": True}))
     calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
@@ -174,7 +181,7 @@ def test_a_streamed_tool_call_comes_in_one_chunk(api: ApiServer) -> None:
     [
         ({"messages": []}, "[] is too short - 'messages'"),
         ({"reasoning_effort": "high"}, '"smol" does not support thinking'),
-        ({"tools": [tool_template.WEATHER]}, "registry.ollama.ai/library/smol:latest does not support tools"),
+        ({"tools": [chat_templates.WEATHER]}, "registry.ollama.ai/library/smol:latest does not support tools"),
     ],
     ids=["no messages", "thinking", "tools"],
 )
@@ -197,29 +204,6 @@ def test_a_damaged_model_is_500_in_openais_form_too(api: ApiServer) -> None:
     assert message
 
 
-def test_embeddings_as_numbers_and_packed(api: ApiServer) -> None:
-    body = {"model": "embed", "input": ["one", "two"]}
-    plain = api.post("/v1/embeddings", body).json()
-    assert plain["object"] == "list"
-    assert plain["model"] == "embed"
-    assert [entry["index"] for entry in plain["data"]] == [0, 1]
-    assert plain["usage"]["prompt_tokens"] == plain["usage"]["total_tokens"] > 0
-    packed = api.post("/v1/embeddings", body | {"encoding_format": "base64"}).json()
-    raw = base64.b64decode(packed["data"][0]["embedding"])
-    unpacked = struct.unpack(f"<{len(raw) // 4}f", raw)
-    assert unpacked == pytest.approx(plain["data"][0]["embedding"], abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"input": None}, {"input": []}, {"input": "x", "encoding_format": "float16"}],
-    ids=["none", "empty", "format"],
-)
-def test_embeddings_refuse_what_they_do_not_know(api: ApiServer, more: dict[str, Any]) -> None:
-    status, kind, _ = refusal(api.post("/v1/embeddings", {"model": "embed", **more}))
-    assert (status, kind) == (400, "invalid_request_error")
-
-
 def test_openais_own_client_chats_streams_and_calls_tools(api: ApiServer) -> None:
     with openai.OpenAI(base_url=f"{api.url}/v1", api_key="none", max_retries=0) as client:
         assert "smol:latest" in {model.id for model in client.models.list()}
@@ -230,8 +214,8 @@ def test_openais_own_client_chats_streams_and_calls_tools(api: ApiServer) -> Non
             pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
         called = client.chat.completions.create(
             model="tools",
-            messages=tool_template.conversation(openai=True),
-            tools=[tool_template.WEATHER],
+            messages=chat_templates.conversation(openai=True),
+            tools=[chat_templates.WEATHER],
             max_tokens=60,
             temperature=0,
         )

@@ -162,7 +162,7 @@ class Fake:
             self.loaded.discard(tagged(body["model"]))
             return raw(wire.nothing("unload"), wire.whole_type)
         asked = translated(body) if openai else body
-        self.refuse(asked)
+        self.refuse(asked, "chat" if chat else "generate")
         try:
             load_s = await self.load(body["model"])
             if empty:
@@ -183,7 +183,7 @@ class Fake:
         self.counts["finished"] += 1
         return response
 
-    def refuse(self, asked: dict[str, Any]) -> None:
+    def refuse(self, asked: dict[str, Any], use: str) -> None:
         """Raise Refused for what the script or the model's capabilities do not allow."""
         script = self.script
         if script.refuse_status and (not script.refuse_times or self.refused < script.refuse_times):
@@ -191,7 +191,7 @@ class Fake:
             raise Refused(script.refuse_status, script.refuse_error)
         can = script.can(asked["model"])
         if "embedding" in can:
-            raise Refused(400, f'"{asked["model"]}" does not support {"chat" if "messages" in asked else "generate"}')
+            raise Refused(400, f'"{asked["model"]}" does not support {use}')
         if asked.get("think") and "thinking" not in can:
             raise Refused(400, f'"{asked["model"]}" does not support thinking')
         if asked.get("raw") and (asked.get("system") or asked.get("template")):

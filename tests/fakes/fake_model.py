@@ -58,10 +58,12 @@ def plan(script: Script, body: dict[str, Any]) -> Plan:
     options = body.get("options") or {}
     for stop in options.get("stop") or []:
         tokens = split("".join(tokens).partition(stop)[0])
-    limit = options.get("num_predict", -1)
-    reason = "length" if 0 <= limit < len(tokens) else "stop"
     thoughts = THOUGHT if "thinking" in script.can(body["model"]) and body.get("think") is not False else []
-    return Plan(tokens[:limit] if reason == "length" else tokens, prompt_tokens, reason, thoughts)
+    made = thoughts + tokens
+    limit = options.get("num_predict", -1)
+    reason = "length" if 0 <= limit < len(made) else "stop"
+    made = made[:limit] if reason == "length" else made
+    return Plan(made[len(thoughts) :], prompt_tokens, reason, made[: len(thoughts)])
 
 
 def split(text: str) -> list[str]:

@@ -11,7 +11,6 @@
  *   error_at                 reads that reach this byte fail with EIO
  *   end_at                   reads end at this byte, although the size says otherwise
  *   flip_at                  the byte at this offset comes with one bit flipped
- *   short                    1: a read request is answered with half of what was asked for
  *   refuse_direct            1: O_DIRECT is refused with EINVAL
  *   read_only, full          1: changes fail with EROFS; writes fail with ENOSPC
  *
@@ -34,9 +33,9 @@
 #define PREFIX "user.latfuse."
 #define PATH_LIMIT 4096
 
-enum { LATENCY_US, RATE_MB_S, HANG_AT, ERROR_AT, END_AT, FLIP_AT, SHORT, REFUSE_DIRECT, READ_ONLY, FULL, SETTINGS };
+enum { LATENCY_US, RATE_MB_S, HANG_AT, ERROR_AT, END_AT, FLIP_AT, REFUSE_DIRECT, READ_ONLY, FULL, SETTINGS };
 static const char *const names[SETTINGS] = {"latency_us", "rate_mb_s", "hang_at", "error_at", "end_at",
-                                            "flip_at", "short", "refuse_direct", "read_only", "full"};
+                                            "flip_at", "refuse_direct", "read_only", "full"};
 /* Offsets are "never" when negative. */
 static _Atomic long settings[SETTINGS] = {[HANG_AT] = -1, [ERROR_AT] = -1, [END_AT] = -1, [FLIP_AT] = -1};
 static unsigned max_background = 12;
@@ -99,7 +98,6 @@ static int do_read(const char *path, char *out, size_t size, off_t offset, struc
   (void)path;
   int failed = arrive(offset, size);
   if (failed) return failed;
-  if (settings[SHORT] && size > 8192) size /= 2;
   if (settings[END_AT] >= 0) {
     if (offset >= settings[END_AT]) return 0;
     if (reaches(END_AT, offset, size)) size = settings[END_AT] - offset;

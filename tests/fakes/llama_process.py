@@ -39,9 +39,9 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/detokenize":
             self.answer({"content": " ".join(f"t{token}" for token in body["tokens"])})
         elif self.path == "/apply-template":
-            self.answer(
-                {"prompt": "\n".join(f"{message['role']}: {message['content']}" for message in body["messages"])}
-            )
+            rows = [f"{message['role']}: {message['content']}" for message in body["messages"]]
+            rows += [f"{name}={value}" for name, value in body.get("chat_template_kwargs", {}).items()]
+            self.answer({"prompt": "\n".join(rows)})
         elif "refuse" in body["input"]:
             self.answer({"error": {"message": "input is too large to process", "code": 500}}, 500)
         else:

@@ -127,19 +127,45 @@ def test_a_chunk_is_no_larger_than_the_platform_takes(
     frames = [frame] * (2_000_000 // len(frame.encode()))
     made = chunks.join(frames, framing)
     assert max(map(posted_bytes, made)) <= 1_000_000
-    assert len(made) < 8
+    # And not much smaller: each is a post.
+    assert len(made) <= sum(map(posted_bytes, frames)) // chunks.CHUNK_BYTES + 1
     assert "".join(map(content, made)) == "".join(map(content, frames))
 
 
-def test_a_frame_larger_than_a_chunk_travels_alone_and_whole() -> None:
-    large = chat("x" * chunks.CHUNK_BYTES)
-    assert [message(chunk)["content"] for chunk in joined(chat("a"), large, chat("b"))] == [
-        "a",
-        "x" * chunks.CHUNK_BYTES,
-        "b",
-    ]
-    event = f"data: {large}\n\n"
-    assert chunks.join(["data: a\n\n", event, "data: b\n\n"], Framing.SSE) == ["data: a\n\n", event, "data: b\n\n"]
+@pytest.mark.parametrize("character", ["x", '"', "\x01", "語", "👩"])
+def test_a_text_too_long_for_a_chunk_is_several_objects(character: str) -> None:
+    text = character * (1_200_000 // len(character.encode()))
+    made = joined(chat("a"), chat(text, thinking=text[:9]), chat("b"))
+    assert max(map(posted_bytes, made)) <= 1_000_000
+    assert "".join(message(chunk)["content"] for chunk in made) == f"a{text}b"
+    assert "".join(message(chunk).get("thinking", "") for chunk in made) == text[:9]
+    (whole,) = {chunk["model"] for chunk in map(json.loads, made)}
+    assert whole == json.loads(chat("a"))["model"]
+    assert max(map(posted_bytes, joined(generated(text)))) <= 1_000_000
+    assert "".join(json.loads(chunk)["response"] for chunk in joined(generated(text))) == text
+
+
+def test_an_event_too_long_for_a_chunk_is_cut_as_text() -> None:
+    event = f"data: {chat(chr(34) * chunks.CHUNK_BYTES)}\n\n"
+    made = chunks.join(["data: a\n\n", event, "data: b\n\n"], Framing.SSE)
+    assert max(map(posted_bytes, made)) <= 1_000_000
+    assert "".join(made) == f"data: a\n\n{event}data: b\n\n"
+
+
+def test_the_last_object_gives_up_its_token_numbers_before_it_is_too_long() -> None:
+    last = {**STAMP, "response": "", "done": True, "eval_count": 7, "context": list(range(200_000))}
+    before, made, after = joined(generated("a"), dumps(last), generated("b"))
+    assert json.loads(made) == {**STAMP, "response": "", "done": True, "eval_count": 7} | {
+        "context_omitted": "too long for one chunk"
+    }
+    assert [json.loads(chunk)["response"] for chunk in (before, after)] == ["a", "b"]
+    short = dumps(last | {"context": [1, 2]})
+    assert joined(short) == [short]
+
+
+@pytest.mark.parametrize("frame", ["x" * 1_200_000, dumps({"message": {"tool_calls": ["x" * 1_200_000]}})])
+def test_what_cannot_be_divided_is_left_to_the_platform(frame: str) -> None:
+    assert joined(chat("a"), frame, chat("b"))[1] == frame
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -194,7 +220,9 @@ def test_joining_loses_nothing_and_keeps_the_order(frames: list[str], limit: int
 
 @PROPERTY
 @given(
-    frames=st.lists(st.builds("data: {}\n\n".format, TEXT), max_size=20), limit=st.sampled_from([1, 40, 100, 900_000])
+    # No frame is larger than the lowest limit.
+    frames=st.lists(st.builds("data: {}\n\n".format, TEXT), max_size=20),
+    limit=st.sampled_from([70, 120, 900_000]),
 )
 def test_glued_events_are_the_same_stream(frames: list[str], limit: int) -> None:
     with mock.patch.object(chunks, "CHUNK_BYTES", limit):

@@ -65,6 +65,8 @@ def test_exit_codes_tell_failures_apart_and_are_not_the_shells() -> None:
     codes = [kind.exit_code for kind in [BootError, *below(BootError)]]
     assert len(set(codes)) == len(codes)
     assert all(0 < code < 126 for code in codes)
+    # What Python itself exits with: a failure that has no name of its own.
+    assert BootError.exit_code == 1
 
 
 def test_what_a_retry_can_help_is_worth_a_retry_and_nothing_else() -> None:

@@ -214,3 +214,27 @@ def test_threads_do_not_mix_their_lines() -> None:
     assert all(len(set(record["line"])) == 1 for record in records)
     stamps = [record["at_ns"] for record in records]
     assert stamps == sorted(stamps)
+
+
+# --- Listening
+
+
+def test_a_listener_hears_what_was_and_what_comes_but_not_the_servers_log() -> None:
+    writer = events.EventWriter(io.StringIO())
+    heard: list[tuple[str, int]] = []
+    writer.write(events.ContainerStarted(), at_ns=5)
+    writer.write(events.ServerLogged(line="x"), at_ns=6)
+    writer.listen(lambda event, at_ns: heard.append((event.name, at_ns)))
+    assert heard == [("container.started", 5)]
+    writer.write(events.ServerLogged(line="x"), at_ns=7)
+    writer.write(events.WorkerStopped(exit_code=0), at_ns=8)
+    assert heard == [("container.started", 5), ("worker.stopped", 8)]
+
+
+def test_without_a_listener_only_the_latest_are_kept() -> None:
+    writer = events.EventWriter(io.StringIO())
+    for at_ns in range(1000):
+        writer.write(events.ContainerStarted(), at_ns=at_ns)
+    heard: list[int] = []
+    writer.listen(lambda _, at_ns: heard.append(at_ns))
+    assert heard == list(range(1000 - events.RECENT_EVENTS, 1000))

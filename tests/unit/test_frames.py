@@ -110,6 +110,20 @@ def test_blank_parts_are_no_frames(framing: Framing) -> None:
     assert cut(framing, [b"\n", b"\n\n", b" \n \n\n", b"\r\n\r\n"]) == ([], None)
 
 
+@pytest.mark.parametrize(
+    ("framing", "parts", "frames"),
+    [
+        (Framing.NDJSON, [b"a\n\nb\n"], ["a", "b"]),
+        (Framing.NDJSON, [b"\na\n"], ["a"]),
+        (Framing.SSE, [b"\n\ndata: a\n\n\n\ndata: b\n\n"], ["data: a\n\n", "data: b\n\n"]),
+        (Framing.SSE, [b"\n", b"\n", b"data: a\n\n"], ["data: a\n\n"]),
+        (Framing.SSE, [b"\r", b"\n\r\n", b"data: a\n\n"], ["data: a\n\n"]),
+    ],
+)
+def test_blank_parts_do_not_stick_to_what_follows(framing: Framing, parts: list[bytes], frames: list[str]) -> None:
+    assert cut(framing, parts) == (frames, None)
+
+
 def test_an_event_of_several_lines_is_one_frame() -> None:
     event = 'event: message_delta\ndata: {"a":1}\ndata: {"b":2}\n\n'
     assert cut(Framing.SSE, [event.encode() + b"data: [DONE]"]) == ([event], "data: [DONE]")

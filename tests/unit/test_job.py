@@ -234,7 +234,7 @@ def test_fields_beside_the_route_are_not_dropped_silently() -> None:
 @pytest.mark.parametrize("shape", [{"openai_route": "/api/pull", "openai_input": {}}, {"route": "/api/pull"}])
 def test_the_store_is_changed_only_where_that_was_allowed(shape: dict[str, Any]) -> None:
     with pytest.raises(RouteForbidden):
-        parse(shape)
+        job.parse(shape, default_model=MODEL)
     asked = {"route": "/api/pull", "body": {"model": "m", "stream": True}}
     assert parse(asked, allow_admin=True).framing is Framing.NDJSON
     delete = parse({"route": "/api/delete", "body": {"model": "m"}}, allow_admin=True)
@@ -274,11 +274,17 @@ JSON = st.recursive(
 )
 PATHS = st.sampled_from([route.path for route in ROUTES] + ["/v1/models/m", "/nowhere", "x"])
 MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXT}), max_size=2)
-FIELDS = {"prompt": TEXT, "messages": MESSAGES, "stream": st.booleans(), "model": TEXT, "options": JSON, "system": TEXT}
+OPTIONS = st.dictionaries(TEXT, JSON, max_size=3)
+COMMON = {"stream": st.booleans() | st.none(), "model": TEXT, "options": OPTIONS, "system": TEXT}
+RIGHT = st.fixed_dictionaries({"prompt": TEXT}, optional=COMMON) | st.fixed_dictionaries(
+    {"messages": MESSAGES}, optional=COMMON
+)
+FIELDS = {"prompt": TEXT, "messages": MESSAGES, **COMMON}
 NEARLY_RIGHT = st.fixed_dictionaries({}, optional={name: made | JSON for name, made in FIELDS.items()})
-BODIES = NEARLY_RIGHT | JSON | NEARLY_RIGHT.map(json.dumps)
+BODIES = RIGHT | NEARLY_RIGHT | JSON | RIGHT.map(json.dumps)
 JOBS = (
     JSON
+    | RIGHT
     | NEARLY_RIGHT
     | st.fixed_dictionaries({"route": PATHS | JSON}, optional={"body": BODIES, "method": JSON})
     | st.fixed_dictionaries({"openai_route": PATHS | JSON}, optional={"openai_input": BODIES})

@@ -385,3 +385,46 @@ async def test_it_can_be_closed_twice_and_before_it_was_used() -> None:
         await read(proxy, request(stream=False))
         await proxy.close()
         await proxy.close()
+
+
+# --- What is said about a model that is not there
+
+GONE = whole(b'{"error":"model \'smollm2:136m\' not found"}', "404 Not Found")
+
+
+@pytest.mark.parametrize(
+    ("tags", "hint"),
+    [
+        (whole(b'{"models":[{"name":"smollm2:135m"},{"name":"qwen3:8b"}]}'), "Did you mean smollm2:135m?"),
+        (whole(b'{"models":[{"name":"smollm2:latest"}]}'), "Did you mean smollm2:latest?"),
+        (whole(b'{"models":[{"name":"qwen3:8b"},{"name":"b"}]}'), "This worker has qwen3:8b, b"),
+        (whole(b'{"models":[%s]}' % b",".join([b'{"name":"z"}'] * 9)), "This worker has z, z, z, z, z, …"),
+        (whole(b'{"models":[]}'), "This worker has no model yet"),
+        (whole(b'{"models":null}'), "Ask for a model the worker has"),
+        (whole(b"[]"), "Ask for a model the worker has"),
+        (whole(b"<html>", "500 Oops"), "Ask for a model the worker has"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "Ask for a model the worker has"),
+    ],
+)
+async def test_an_unknown_model_is_answered_with_the_nearest_names(tags: bytes, hint: str) -> None:
+    async def play(peer: Peer) -> None:
+        peers.append(peer)
+        await peer.send(GONE if len(peers) == 1 else tags)
+        if len(peers) > 1:
+            await peer.close()
+
+    peers: list[Peer] = []
+    error, frames = await failure(play, request(model="smollm2:136m"))
+    assert isinstance(error, ModelNotFound)
+    assert (error.message, frames) == ("model 'smollm2:136m' not found", [])
+    assert error.hint.startswith(hint)
+
+
+async def test_a_form_is_sent_with_its_own_type() -> None:
+    asked = {"openai_route": "/v1/audio/transcriptions", "openai_input": {"file": "aGk="}}
+    async with talking(sending(whole(b'{"text":"hi"}'))) as (proxy, server):
+        assert await read(proxy, job.parse(asked, default_model="m")) == ['{"text":"hi"}']
+    ((head, body),) = server.requests
+    boundary = head.partition("multipart/form-data; boundary=")[2].partition("\r")[0]
+    assert body.endswith(f"--{boundary}--\r\n")
+    assert 'name="model"\r\n\r\nm\r\n' in body

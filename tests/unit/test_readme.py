@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from worker import readme
+from worker import job, openai_extension, readme
 from worker.config import Config
 from worker.errors import BootError, JobError, WorkerError
+from worker.fields import FIELDS
 from worker.local.process import ROOT
+from worker.shapes import SHAPES
 
 RESULTS = ROOT / "bench" / "results"
 BLOCK = "before\n<!-- generated: {} -->\nold\n<!-- end -->\nafter\n"
@@ -73,3 +76,23 @@ def test_figures_come_from_the_result_files(tmp_path: Path) -> None:
     }
     (folder / "boot.json").write_text(json.dumps(result), encoding="utf-8")
     assert readme.boot_figures(tmp_path).splitlines()[-1] == "| a server | 1.23 s | 1.50 s | 1.22 | 3.70 s | 3.00 |"
+
+
+def test_every_shape_has_a_row_with_an_example_that_is_one() -> None:
+    rows = readme.jobs().splitlines()[2:]
+    assert len(rows) == len(SHAPES)
+    for shape, row in zip(SHAPES.values(), rows, strict=True):
+        example = json.loads(row.split("`")[1])
+        assert example == shape.example
+        request = job.parse(example, default_model="m")
+        assert request.stream is False
+        asks = job.parse(shape.streamed(), default_model="m")
+        assert asks.stream is bool(shape.streams)
+        assert len(row.split("|")) == 7, "a bar in a cell would make two of it"
+
+
+def test_the_fields_named_in_the_table_are_those_there_are() -> None:
+    told = {name for shape in ("chat", "prompt") for name in re.findall(r"`(\w+)`", SHAPES[shape].note)}
+    shown = {name for shape in ("chat", "prompt") for name in SHAPES[shape].example}
+    assert told | shown | {"model", "stream"} == set(FIELDS)
+    assert set(re.findall(r"`(\w+)`", SHAPES["extended"].note)) == set(openai_extension.FIELDS)

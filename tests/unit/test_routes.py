@@ -43,6 +43,10 @@ def test_a_path_is_one_route() -> None:
     assert all(re.fullmatch(r"/(api|v1)(/[a-z]+)+", route.path) for route in ROUTES)
 
 
+def test_every_post_an_open_route_takes_is_about_a_model() -> None:
+    assert {route.path for route in OPEN if route.needs_model} == {r.path for r in OPEN if r.method == "POST"}
+
+
 def test_what_a_route_says_about_itself_fits_together() -> None:
     for route in ROUTES:
         # The server streams on its own only where it speaks NDJSON; OpenAI's routes wait for "stream": true.
@@ -67,7 +71,7 @@ def test_a_typing_error_is_answered_with_what_was_meant(path: str, meant: str) -
     assert repr(path) in error.message
 
 
-@pytest.mark.parametrize("path", ["/api/blobs/sha256:0", "/v1/audio/transcriptions", "", "/", "chat", "/API/CHAT", "*"])
+@pytest.mark.parametrize("path", ["/api/blobs/sha256:0", "/v1/audio/speech", "", "/", "chat", "/API/CHAT", "*"])
 def test_what_is_not_listed_is_closed(path: str) -> None:
     assert f"{path!r} is not open" in forbidden(path, allow_admin=True).message
 

@@ -18,7 +18,7 @@ from worker.local.process import ROOT, wait_for
 from worker.server import LINE_BYTES, TAIL_LINES, Server
 
 if TYPE_CHECKING:
-    from tests.conftest import Written
+    from tests.conftest import Marked, Written
 
 LIMIT_S = 30.0
 STUBBORN = """
@@ -44,14 +44,14 @@ def exits() -> list[str]:
 
 
 @pytest.fixture
-def spawn(written: Written, mark: str, exits: list[str]) -> Iterator[Spawn]:
+def spawn(written: Written, marked: Marked, exits: list[str]) -> Iterator[Spawn]:
     """Start `python -c code`, or `argv`, as the server."""
     servers = []
 
     def _spawn(code: str = "", *, argv: list[str] | None = None, **environ: str) -> Server:
         server = Server(written.writer, on_exit=lambda: exits.append(threading.current_thread().name))
         servers.append(server)
-        environment = {"PATH": os.environ["PATH"], "TEST_PROCESS_MARK": mark, "PYTHONUNBUFFERED": "1", **environ}
+        environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **marked.environ, **environ}
         server.spawn(argv or [sys.executable, "-c", code], environment)
         return server
 
@@ -179,11 +179,13 @@ def test_stopping_is_no_exit(spawn: Spawn, written: Written, exits: list[str]) -
     assert written.one("server.stopped")["return_code"] == -signal.SIGTERM
 
 
-def test_stopping_before_the_start_does_nothing(written: Written) -> None:
+def test_stopping_before_the_start_keeps_it_from_starting(written: Written) -> None:
     server = Server(written.writer)
     server.stop()
     server.check()
     assert not server.ended
+    with pytest.raises(ServerExited, match="stopped before it was started"):
+        server.spawn([sys.executable, "-c", ""], {"PATH": os.environ["PATH"]})
     assert written.records == []
 
 
@@ -213,7 +215,7 @@ def test_a_crashed_server_leaves_no_grandchild(spawn: Spawn, written: Written) -
     assert wait_for(lambda: is_gone(child), LIMIT_S)
 
 
-def test_a_killed_worker_takes_its_server_along(mark: str) -> None:
+def test_a_killed_worker_takes_its_server_along(marked: Marked) -> None:
     code = """
 import os, sys
 from worker.events import EventWriter
@@ -222,7 +224,7 @@ server = Server(EventWriter())
 server.spawn([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ))
 server.wait_ended(600)
 """
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TEST_PROCESS_MARK": mark}
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **marked.environ}
     with subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True) as worker:
         assert '"event":"server.spawned"' in worker.stdout.readline()
         (server,) = psutil.Process(worker.pid).children()

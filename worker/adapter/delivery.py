@@ -8,6 +8,7 @@ import time
 import aiohttp
 
 from worker import events
+from worker.adapter.result import within_limit
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 8.0
@@ -28,6 +29,7 @@ class Delivery:
     async def transmit(self, session: aiohttp.ClientSession, url: str, job_data: str) -> None:
         """POST `job_data` to `url`; a body that cannot be delivered is written out once, whole, and dropped."""
         job_id = job_id_of(url)
+        job_data = within_limit(job_data)
         deadline = time.monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
         attempt = 0
@@ -52,7 +54,12 @@ def job_id_of(url: str) -> str:
 
 async def _post(session: aiohttp.ClientSession, url: str, job_data: str, *, limit_s: float) -> tuple[str | None, bool]:
     """Return why the post failed, or None, and whether trying again is pointless."""
-    headers = {"charset": "utf-8", "Content-Type": "application/x-www-form-urlencoded"}
+    headers = {
+        "charset": "utf-8",
+        "Content-Type": "application/x-www-form-urlencoded",
+        # The session's own is that of whichever job posted last.
+        "X-Request-ID": job_id_of(url),
+    }
     body = job_data.encode("utf-8", "replace")
     timeout = aiohttp.ClientTimeout(total=limit_s)
     try:

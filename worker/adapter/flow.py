@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from worker import chunks, events, job
+from worker import chunks, events, job, openai_answer
 from worker.adapter.inbox import Inbox
-from worker.adapter.outcome import Tally, failure, whole
+from worker.adapter.outcome import failure, whole
 from worker.config import Config
 from worker.errors import JobError, JobInvalid, ServerLost
 from worker.job import Request
 from worker.proxy import Proxy
+from worker.tally import Tally
 
 
 class JobFlow:
@@ -52,6 +53,7 @@ class JobFlow:
                 sdk_job.get("input"),
                 default_model=self._config.model,
                 allow_admin=self._config.allow_model_admin,
+                allow_images=not self._config.skip_projector,
             )
             async with contextlib.aclosing(self._answer(job_id, request, tally)) as values:
                 async for value in values:
@@ -74,6 +76,7 @@ class JobFlow:
             events.JobFailed(job_id=job_id, code=error.code, status=error.status, message=error.sentence())
         )
         as_body = self._config.openai_errors == "body"
+        request = request or job.addressed(sdk_job.get("input"))
         yield failure(error, request, as_body=as_body, streaming=tally.chunks > 0)
 
     async def _answer(self, job_id: str, request: Request, tally: Tally) -> AsyncGenerator[Any, None]:
@@ -97,6 +100,7 @@ class JobFlow:
     async def _pump(self, job_id: str, request: Request, inbox: Inbox, tally: Tally) -> None:
         """Read the answer into `inbox` as fast as the server sends and the platform takes."""
         self._events.write(events.JobOpened(job_id=job_id, route=request.route.path, model=request.model))
+        translated = openai_answer.translator(request)
         async with self._proxy.open(request) as frames:
             first = True
             async for frame in frames:
@@ -104,10 +108,10 @@ class JobFlow:
                     self._events.write(events.JobTokenReceived(job_id=job_id))
                     first = False
                 tally.read(frame)
-                await inbox.put(frame)
+                await inbox.put(translated(frame))
 
 
 def _values(batch: list[str], request: Request) -> list[Any]:
     if not request.stream:
         return [whole(frame) for frame in batch]
-    return list(chunks.join(batch, request.framing))
+    return list(chunks.join(batch, request.answered.framing))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import multiprocessing
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
+from runpod import serverless
 from runpod.http_client import AsyncClientSession, TooManyRequests
-from runpod.serverless.modules import rp_http, rp_ping, rp_scale
+from runpod.serverless.modules import rp_http, rp_logger, rp_ping, rp_scale
 
 from worker import events
 from worker.adapter.delivery import Delivery
@@ -170,8 +173,16 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
             await asyncio.wait(self._running, timeout=1.0)
 
 
+def _print_whole(text: str, *, flush: bool = True) -> None:
+    # print() writes the end of a line on its own, and an event of another thread may come in between.
+    sys.stdout.write(f"{text}\n")
+    if flush:
+        sys.stdout.flush()
+
+
 def install(loop: type[Loop], delivery: Delivery) -> None:
     """Put our loop, our delivery and a mortal ping process in the places the SDK looks them up."""
+    rp_logger.print = serverless.print = _print_whole
     rp_scale.JobScaler = loop
     rp_http._transmit = delivery.transmit  # noqa: SLF001 - the SDK has no other way in
     ping_loop = rp_ping.Heartbeat.process_loop
@@ -184,3 +195,5 @@ def install(loop: type[Loop], delivery: Delivery) -> None:
         ping_loop(*args, **kwargs)
 
     rp_ping.Heartbeat.process_loop = staticmethod(mortal_ping_loop)
+    # Python 3.14 would import everything once more for it, and tie its life to another process than this one.
+    rp_ping.Process = multiprocessing.get_context("fork").Process

@@ -71,6 +71,16 @@ async def test_a_result_is_sent_again_until_it_is_taken(
     assert queue.status(job_id)["output"] == 1
 
 
+async def test_every_try_carries_the_id_of_its_own_job(
+    queue: LocalQueue, written: Written, session: aiohttp.ClientSession, job_id: str
+) -> None:
+    # The SDK keeps one session for all jobs and writes each job's id into its headers before that job's first try.
+    session.headers["X-Request-ID"] = "another job"
+    queue.faults.done.add(Answer(500))
+    await Delivery(written.writer, limit_s=LIMIT_S).transmit(session, done_url(queue, job_id), '{"output":1}')
+    assert [call.headers["X-Request-ID"] for call in queue.record.dones(job_id)] == [job_id] * 2
+
+
 async def test_pauses_grow_up_to_a_limit(
     queue: LocalQueue, written: Written, session: aiohttp.ClientSession, job_id: str
 ) -> None:
@@ -162,3 +172,13 @@ async def test_half_a_character_does_not_keep_a_result_from_its_client(
 )
 def test_the_job_is_the_end_of_the_address(url: str, expected: str) -> None:
     assert job_id_of(url) == expected
+
+
+async def test_a_result_larger_than_the_platform_takes_is_replaced(
+    queue: LocalQueue, written: Written, session: aiohttp.ClientSession, job_id: str
+) -> None:
+    body = json.dumps({"output": ["x" * 900_000] * 25})
+    await Delivery(written.writer, limit_s=LIMIT_S).transmit(session, done_url(queue, job_id), body)
+    (marker,) = queue.status(job_id)["output"]
+    assert "its 25 chunks were all sent to /stream" in marker["omitted"]
+    assert written.all("result.undelivered") == []

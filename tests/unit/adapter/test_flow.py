@@ -286,3 +286,57 @@ async def test_any_input_ends_in_one_sentence(flow: JobFlow, job_input: Any) -> 
     text = answer["error"] if isinstance(answer, dict) else json.loads(answer)["error"]["message"]
     assert text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_an_extended_openai_job_is_answered_as_any_other(
+    flow: JobFlow, turn: Any, fake: ApiServer, path: str
+) -> None:
+    turn(text=TEXT)
+    body = {"model": "m", **CHAT, "prompt": "hi", "options": {"top_k": 3, "num_ctx": 99}, "keep_alive": 60}
+    (answer,) = await values(flow, {"openai_route": path, "openai_input": body})
+    choice = answer["choices"][0]
+    assert (choice["message"]["content"] if "chat" in path else choice["text"]) == TEXT
+    sent = stats(fake)["last"]["/api/chat" if "chat" in path else "/api/generate"]
+    assert sent["options"] == {"temperature": 1.0, "top_p": 1.0, "top_k": 3, "num_ctx": 99}
+    assert sent["keep_alive"] == 60
+    streamed = "".join(await values(flow, {"openai_route": path, "openai_input": {**body, "stream": True}}))
+    assert streamed.endswith("data: [DONE]\n\n")
+    tally = flow.release("J")
+    assert tally is not None
+    assert tally.output_tokens == answer["usage"]["completion_tokens"]
+    assert tally.decode_ms
+
+
+async def test_an_extended_openai_job_has_openais_errors(flow: JobFlow, turn: Any) -> None:
+    body = {"openai_route": "/v1/chat/completions", "openai_input": {**CHAT, "model": "gone", "num_ctx": 9}}
+    (text,) = await values(flow, body)
+    assert json.loads(text)["error"]["type"] == "not_found_error"
+    turn(text=TEXT, error_at_token=2, tokens_per_s=50, error="CUDA error")
+    body["openai_input"] |= {"model": "m", "stream": True}
+    *_, last = await values(flow, body)
+    # The server's own OpenAI route would have lost these words.
+    assert json.loads(last[6:].partition("\n")[0])["error"]["message"] == "CUDA error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_openai_job_that_cannot_be_read_has_openais_error(flow: JobFlow, *, stream: bool) -> None:
+    for asked in (
+        {"openai_route": "/v1/nowhere", "openai_input": {"stream": stream}},
+        {"openai_route": "/v1/chat/completions", "openai_input": {**CHAT, "options": 3, "stream": stream}},
+    ):
+        (text,) = await values(flow, asked)
+        assert text.startswith("data: {") is stream
+        assert json.loads(text.removeprefix("data: ").partition("\n")[0])["error"]["type"] == "invalid_request_error"
+    (text,) = await values(flow, {"openai_route": "/v1/messages", "openai_input": {}})
+    assert json.loads(text)["type"] == "error"
+
+
+async def test_images_are_refused_where_the_projector_is_left_out(make_flow: MakeFlow, written: Written) -> None:
+    job_input = {"prompt": "what is this?", "images": ["aGk="]}
+    (answer,) = await values(make_flow(OLLAMA_SKIP_MMPROJ="1"), job_input)
+    assert "OLLAMA_SKIP_MMPROJ" in answer["error"]
+    assert written.one("job.failed")["status"] == 400
+    (answer,) = await values(make_flow(), job_input)
+    assert answer["error"].startswith('{"error": {"code": 500, "message": "image input is not supported"}}. The model')
+    assert written.all("job.failed")[1]["status"] == 400

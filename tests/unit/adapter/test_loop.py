@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from worker.adapter.outcome import Tally
 from worker.adapter.sdk import import_sdk
+from worker.tally import Tally
 
 import_sdk()  # before the module that imports the SDK: it is slow otherwise
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker import job
-from worker.adapter.outcome import Tally, failure, whole
+from worker.adapter.outcome import failure, whole
 from worker.errors import (
     JobError,
     JobInvalid,
@@ -17,6 +17,7 @@ from worker.errors import (
     ServerRejected,
 )
 from worker.job import Request
+from worker.tally import Tally
 
 CHAT = [{"role": "user", "content": "hi"}]
 FIGURES = {"prompt_eval_count": 12, "prompt_eval_duration": 3_500_000, "eval_count": 7, "eval_duration": 250_000_000}
@@ -103,10 +104,12 @@ def test_what_only_mentions_the_figures_has_none(frame: str) -> None:
 
 def test_what_is_sent_is_counted_as_it_is_posted() -> None:
     tally = Tally()
+    sizes = [0]
     for value in ("é🦙", {"a": "é"}, "x\ud83d"):
         tally.sent(value)
+        sizes.append(tally.body_bytes)
+    assert sizes == [0, 6, 6 + 11, 6 + 11 + 2]
     assert tally.chunks == 3
-    assert tally.body_bytes == 6 + len('{"a": "é"}'.encode()) + 2
 
 
 # --- An answer that is not streamed
@@ -148,6 +151,8 @@ FINAL_ERRORS: list[tuple[JobError, str]] = [
     (ModelNotFound("model 'x' not found"), "not_found_error"),
     (ServerRejected(400, "bad"), "invalid_request_error"),
     (ServerRejected(429, "slow down"), "invalid_request_error"),
+    (ServerRejected(499, "gone"), "invalid_request_error"),
+    (ServerRejected(500, "broken"), "api_error"),
     (ServerRejected(503, "busy"), "api_error"),
 ]
 RETRYABLE: list[JobError] = [ServerLost("gone", "Send it again"), JobTimeout("silent")]
@@ -207,3 +212,42 @@ def test_an_error_with_odd_text_can_be_posted(*, stream: bool) -> None:
     value = failure(error, openai(stream=stream), as_body=True, streaming=False)
     assert value.encode()
     assert error_object(value, stream=stream)["message"] == 'a "quote" data: injected \ud83d é'
+
+
+# --- Anthropic's API
+
+KINDS = {
+    400: "invalid_request_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic(*, stream: bool) -> Request:
+    asked = {"messages": CHAT, "max_tokens": 5, "stream": stream}
+    return job.parse({"openai_route": "/v1/messages", "openai_input": asked}, default_model="m")
+
+
+@BOTH
+@pytest.mark.parametrize("status", KINDS)
+def test_an_anthropic_client_gets_anthropics_error_object(status: int, *, stream: bool) -> None:
+    error = ModelNotFound("it is so") if status == 404 else ServerRejected(status, "it is so")
+    value = failure(error, anthropic(stream=stream), as_body=True, streaming=False)
+    if stream:
+        name, data, *rest = value.split("\n")
+        assert (name, rest) == ("event: error", ["", ""])
+        value = data.removeprefix("data: ")
+    assert json.loads(value) == {"type": "error", "error": {"type": KINDS[status], "message": "it is so"}}
+
+
+@BOTH
+def test_a_retry_and_the_deployers_wish_count_for_anthropics_api_too(*, stream: bool) -> None:
+    request = anthropic(stream=stream)
+    gone = ServerLost("gone")
+    assert failure(gone, request, as_body=True, streaming=False) == {"error": "gone"}
+    assert '"api_error"' in failure(gone, request, as_body=True, streaming=True)
+    assert failure(JobInvalid("bad"), request, as_body=False, streaming=False) == {"error": "bad"}

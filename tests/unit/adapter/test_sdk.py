@@ -33,15 +33,20 @@ print(json.dumps({
 """
 
 
-def interpret(*parts: str) -> dict[str, Any]:
+def interpret(*parts: str) -> Any:
     """Run the code in a fresh interpreter and return the JSON of its last line."""
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.devnull}
+    return json.loads(printed(*parts)[-1])
+
+
+def printed(*parts: str) -> list[str]:
+    """Run the code in a fresh interpreter and return the lines it prints."""
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.devnull, "PYTHONUNBUFFERED": "1"}
     code = "\n".join(parts)
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()
 
 
 def test_importing_neither_looks_up_the_slow_modules_nor_starts_a_process() -> None:
@@ -105,3 +110,49 @@ loop.install(loop.Loop, delivery.Delivery(None, limit_s=1))
 print(json.dumps([before.__module__.partition(".")[0], {name}.__module__.partition(".")[0]]))
 """
     assert interpret(code) == ["runpod", "worker"]
+
+
+def test_the_ping_process_is_a_fork_whatever_python_prefers() -> None:
+    code = """
+import json, multiprocessing, os, sys
+multiprocessing.set_start_method("spawn")
+os.environ.update(RUNPOD_AI_API_KEY="key", RUNPOD_POD_ID="pod", RUNPOD_WEBHOOK_PING="http://127.0.0.1:9/ping")
+from worker.adapter.sdk import import_sdk
+import_sdk()
+from runpod.serverless.modules import rp_ping
+from worker.adapter import delivery, loop
+loop.install(loop.Loop, delivery.Delivery(None, limit_s=1))
+rp_ping.Heartbeat().start_ping()
+(child,) = multiprocessing.active_children()
+print(json.dumps([type(child).__name__, child.is_alive()]))
+child.kill()
+"""
+    assert interpret(code) == ["ForkProcess", True]
+
+
+def test_the_sdks_lines_and_ours_stay_apart() -> None:
+    code = """
+import threading
+from worker.adapter.sdk import import_sdk
+from worker.events import EventWriter, ServerLogged
+import_sdk()
+from runpod.serverless.modules import rp_logger
+from worker.adapter import delivery, loop
+loop.install(loop.Loop, delivery.Delivery(None, limit_s=1))
+log, writer, done = rp_logger.RunPodLogger(), EventWriter(), threading.Event()
+
+def write():
+    while not done.is_set():
+        writer.write(ServerLogged(line="x"))
+
+thread = threading.Thread(target=write)
+thread.start()
+for number in range(3000):
+    log.info("the SDK says so", "J")
+done.set()
+thread.join()
+"""
+    lines = printed(code)
+    theirs = [line for line in lines if line.endswith("the SDK says so")]
+    assert len(theirs) == 3000
+    assert [line for line in lines if line.find('{"at_ns"') > 0] == []

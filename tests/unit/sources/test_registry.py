@@ -136,11 +136,19 @@ def test_progress_comes_at_most_once_an_interval(serve: Serve, monkeypatch: pyte
             time.sleep(0.01)
         connection.sendall(line(SUCCESS) + END)
 
-    times: list[float] = []
+    reports: list[tuple[float, Progress]] = []
+
+    def report(progress: Progress) -> None:
+        reports.append((time.monotonic(), progress))
+
     started = time.monotonic()
-    assert pull(serve(play=trickle).url, "m", limit_s=LIMIT_S, report=lambda _: times.append(time.monotonic())) is None
-    assert times
-    assert all(later - earlier > 0.09 for earlier, later in itertools.pairwise([started, *times]))
+    assert pull(serve(play=trickle).url, "m", limit_s=LIMIT_S, report=report) is None
+    assert reports
+    times = [started, *(at for at, _ in reports)]
+    assert all(later - earlier > 0.09 for earlier, later in itertools.pairwise(times))
+    # The rate is over the time of the pull, which began after `started`.
+    assert all(progress.rate_bytes_per_s * (at - started) >= progress.done_bytes for at, progress in reports)
+    assert all(progress.rate_bytes_per_s * 0.09 <= progress.done_bytes for _, progress in reports)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class Native:
         if raw and (body.text("template") or body.text("system") or body.get("context")):
             raise ApiError(400, "raw mode does not support template, system, or context")
         _check_capabilities(body, model, "generate", ["insert"] if body.text("suffix") else [])
+        body = _thinking(body, model)
         options = self._options(body, model)
         async with self._scheduler.use(model, options.runner, body.keep_alive_s) as runner:
             loaded = time.monotonic_ns()
@@ -74,6 +75,7 @@ class Native:
             return
         tools = body.get("tools", [])
         _check_capabilities(body, model, "chat", ["tools"] if tools else [])
+        body = _thinking(body, model)
         options = self._options(body, model)
         async with self._scheduler.use(model, options.runner, body.keep_alive_s) as runner:
             loaded = time.monotonic_ns()
@@ -137,6 +139,12 @@ def _check_capabilities(body: Body, model: Model, use: str, wanted: list[str]) -
     missing = [name for name in wanted if name not in has]
     if missing:
         raise ApiError(400, f"{model.name.full} does not support {missing[0]}")
+
+
+def _thinking(body: Body, model: Model) -> Body:
+    """Return the request with thinking asked for, when the model can and nothing was said."""
+    silent = body.think is None and "thinking" in model.capabilities
+    return Body({**body.fields, "think": True}) if silent else body
 
 
 def _with_system(messages: list[dict[str, Any]], model: Model) -> list[dict[str, Any]]:

@@ -29,14 +29,11 @@ ws ::= [ \n]{0,8}
 
 def chat_request(body: Body, options: Options, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the body of /v1/chat/completions for Ollama-style `messages`."""
-    request = {**options.sampling, "messages": [_message(message) for message in messages]}
+    request = {**options.sampling, "messages": [_message(message) for message in messages], **_thinking(body)}
     if tools := body.get("tools", []):
         request["tools"] = tools
     if body.flag("logprobs"):
         request |= {"logprobs": True, "top_logprobs": max(1, body.get("top_logprobs", 0))}
-    if body.think is not None:
-        request["chat_template_kwargs"] = {"enable_thinking": bool(body.think)}
-        request["chat_template_kwargs"] |= {"reasoning_effort": body.think} if isinstance(body.think, str) else {}
     if body.format == "json":
         request["response_format"] = {"type": "json_object"}
     elif body.format is not None:
@@ -66,7 +63,8 @@ async def rendered(runner: Runner, body: Body, system: str, examples: list[dict[
     first = [{"role": "system", "content": body.text("system") or system}]
     messages = (first if first[0]["content"] else []) + examples
     messages.append({"role": "user", "content": body.text("prompt")})
-    answer = await runner.call("/apply-template", {"messages": [_message(message) for message in messages]})
+    request = {"messages": [_message(message) for message in messages], **_thinking(body)}
+    answer = await runner.call("/apply-template", request)
     return await _before(runner, body) + str(answer["prompt"])
 
 
@@ -81,6 +79,13 @@ async def _before(runner: Runner, body: Body) -> str:
     if not context:
         return ""
     return str((await runner.call("/detokenize", {"tokens": context}))["content"])
+
+
+def _thinking(body: Body) -> dict[str, Any]:
+    if body.think is None:
+        return {}
+    effort = {"reasoning_effort": body.think} if isinstance(body.think, str) else {}
+    return {"chat_template_kwargs": {"enable_thinking": bool(body.think), **effort}}
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

@@ -166,13 +166,18 @@ def _link(source: Path, blob: Path) -> None:
     if blob.exists():
         return
     blob.parent.mkdir(parents=True, exist_ok=True)
-    blob.unlink(missing_ok=True)
-    real = source.resolve()
+    # The blob gets its name when it is whole: another process may be registering the same file.
+    partial = blob.with_name(f".{blob.name}.{os.getpid()}")
     for place in (os.link, os.symlink, shutil.copyfile):
+        partial.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            place(real, blob)
-            return
-    raise OSError(f"{blob} cannot be created from {source}")
+            place(source.resolve(), partial)
+            partial.replace(blob)
+            break
+    # Renaming one hard link of a file over another of the same file leaves both.
+    partial.unlink(missing_ok=True)
+    if not blob.exists():
+        raise OSError(f"{blob} cannot be created from {source}")
 
 
 def _digest_of(path: Path, remembered: Path) -> str:

@@ -105,6 +105,8 @@ async def test_a_generate_prompt_is_rendered_with_system_and_examples(runner: Ru
     assert await prompt.rendered(runner, body, "models", examples) == "system: mine\nuser: like this\nuser: go"
     assert await prompt.rendered(runner, Body({"prompt": "go"}), "models", []) == "system: models\nuser: go"
     assert await prompt.rendered(runner, Body({"prompt": "go"}), "", []) == "user: go"
+    thoughtful = Body({"prompt": "go", "think": True})
+    assert await prompt.rendered(runner, thoughtful, "", []) == "user: go\nenable_thinking=True"
 
 
 async def test_an_earlier_context_comes_first(runner: Runner) -> None:

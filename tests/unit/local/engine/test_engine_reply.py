@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from datetime import datetime, timezone
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
+from tests.fakes.api_server import until
 from worker.local.engine import reply
 from worker.local.engine.reply import ApiError
 
@@ -93,3 +95,19 @@ async def test_an_error_before_the_first_byte_can_still_be_answered() -> None:
             return reply.as_error(error)
 
     assert await fetch(handler) == (503, "application/json; charset=utf-8", b'{"error":"busy"}')
+
+
+async def test_a_client_that_leaves_closes_the_stream_at_once() -> None:
+    closed: list[str] = []
+    # Held here, so that nothing but the reply itself can close it.
+    endless = numbers(*itertools.repeat(b"x" * 1000, 100_000), closed=closed)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return await reply.as_stream(request, endless, "text/plain")
+
+    application = web.Application()
+    application.router.add_get("/", handler)
+    async with TestServer(application) as server, ClientSession() as session:
+        async with session.get(server.make_url("/")) as response:
+            assert await response.content.readexactly(10) == b"x" * 10
+        await until(lambda: closed)

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,27 @@ def test_where_links_do_not_work_something_else_does(
     blob = models / "blobs" / f"sha256-{sha256(model_file)}"
     assert blob.is_symlink() == is_link
     assert blob.read_bytes() == model_file.read_bytes()
+
+
+def test_a_store_that_cannot_be_written_is_an_error(
+    models: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("disk full")
+
+    for module, name in ((os, "link"), (os, "symlink"), (shutil, "copyfile")):
+        monkeypatch.setattr(module, name, refuse)
+    with pytest.raises(OSError, match="cannot be created"):
+        register_gguf(models, "tiny", model_file)
+    assert list(Store(models).manifests()) == []
+
+
+def test_registering_at_once_from_several_processes_leaves_one_whole_model(models: Path, model_file: Path) -> None:
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        names = list(pool.map(register_gguf, [models] * 8, ["tiny"] * 8, [model_file] * 8))
+    assert names == ["tiny:latest"] * 8
+    assert sorted(path.name[:7] for path in (models / "blobs").iterdir()) == ["sha256-", "sha256-"]
+    assert Store(models).manifest(ModelName.parse("tiny")).layers[0][1] == f"sha256:{sha256(model_file)}"
 
 
 def test_registering_twice_changes_nothing(models: Path, model_file: Path) -> None:

@@ -1,11 +1,11 @@
-"""A chat template that knows tools, for a model whose own does not."""
+"""Chat templates that know tools and thinking, for a model whose own does not."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-TEMPLATE = (
+TOOLS = (
     "{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n<tools>' }}"
     "{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}"
     "{{- '\\n</tools>\\nFor each call return a json object with name and arguments within <tool_call></tool_call>:\\n"
@@ -17,6 +17,17 @@ TEMPLATE = (
     "{{- tool_call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
     "{%- else %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endif %}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+# What matters here is the shape: llama.cpp finds out from it where thoughts begin and end.
+THINKING = (
+    "{%- for message in messages %}{%- if message.role == 'assistant' %}{{- '<|im_start|>assistant\\n' }}"
+    "{%- if message.reasoning_content %}"
+    "{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
+    "{{- message.content + '<|im_end|>\\n' }}"
+    "{%- else %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
+    "{%- else %}{{- '<think>\\n' }}{%- endif %}{%- endif %}"
 )
 WEATHER = {
     "type": "function",

@@ -1,0 +1,187 @@
+"""`bench proxy`: what the worker costs between the server and the platform, against the server asked directly.
+
+Throughput: tokens a second from the first request to the last token of the last stream, through the worker, divided by
+the same asked of the server itself; the server emits 2000 tokens a second and stream, so that what is measured is the
+way. First token: median of single streams, less the server's own. Instant jobs: answers without a token to wait for, on
+one slot. Memory: resident bytes of the worker over many jobs. All in one run, in interleaved rounds; a ratio is the
+median of the rounds' ratios. The queue runs in the measuring process, in the platform's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import streams
+from bench.streams import Taken
+from worker.local.engine.store import register_gguf, smollm2_gguf
+from worker.local.process import WorkerProcess, free_port, worker_environment
+from worker.local.queue import LocalQueue
+
+MODEL = "m"
+SPEED = 2000
+TOKENS = 2 * SPEED
+STREAMS = (1, 8, 32)
+FIRST_TOKENS = 40
+INSTANT_JOBS = 200
+MEMORY_STEPS = 10
+LIMIT_S = 300.0
+Way = Callable[[int, int], Taken]
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What is measured: each way by its name beside the direct one of the same API, and two workers of queues."""
+
+    ways: dict[str, tuple[Way, Way]]
+    queue: LocalQueue
+    worker: WorkerProcess
+    one_slot: LocalQueue
+
+
+def run(out: Path | None, *, rounds: int = 5, jobs: int = 10_000) -> int:
+    """Measure `rounds` rounds and the memory of `jobs` jobs, print the result and keep it below `out`."""
+    with tempfile.TemporaryDirectory() as folder, _stand(Path(folder)) as stand:
+        result: dict[str, Any] = {
+            "measured": "through the worker, against the server itself",
+            "rounds": rounds,
+            "tokens_per_s_and_stream": SPEED,
+            "throughput": _throughput(stand, rounds),
+            "first_token": _first_token(stand),
+            "instant_jobs_per_s": _instant(stand.one_slot, rounds),
+            "memory": _memory(stand, jobs),
+        }
+    print(_table(result))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "proxy.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+@contextlib.contextmanager
+def _stand(home: Path) -> Iterator[Stand]:
+    register_gguf(home / "models", MODEL, smollm2_gguf())
+    port = free_port()
+    with LocalQueue() as queue, LocalQueue() as one_slot, contextlib.ExitStack() as stack:
+
+        def start(jobs_of: LocalQueue, slots: int, **settings: str) -> tuple[WorkerProcess, str]:
+            command = f"{sys.executable} -m bench.emitter"
+            environ = worker_environment(
+                jobs_of,
+                home=home,
+                model=MODEL,
+                WORKER_SERVER_COMMAND=command,
+                EMITTER_TOKENS_PER_S=str(SPEED),
+                MAX_CONCURRENCY=str(slots),
+                **settings,
+            )
+            worker = stack.enter_context(WorkerProcess(environ))
+            worker.wait_event("loop.started", LIMIT_S)
+            return worker, f"http://{environ['OLLAMA_HOST']}"
+
+        worker, direct = start(queue, max(STREAMS))
+        start(one_slot, 1)
+        start(queue, max(STREAMS), WORKER_MODE="load_balancer", PORT=str(port))
+        native, openai = (_http(direct, openai=openai) for openai in (False, True))
+        ways = {
+            "queue, native": (native, _jobs(queue, openai=False)),
+            "queue, OpenAI": (openai, _jobs(queue, openai=True)),
+            "gateway, native": (native, _http(f"http://127.0.0.1:{port}", openai=False)),
+        }
+        yield Stand(ways, queue, worker, one_slot)
+
+
+def _http(url: str, *, openai: bool) -> Way:
+    return lambda n, tokens: streams.over_http(url, n, tokens, openai=openai)
+
+
+def _jobs(queue: LocalQueue, *, openai: bool) -> Way:
+    return lambda n, tokens: streams.over_queue(queue, n, tokens, openai=openai)
+
+
+def _throughput(stand: Stand, rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    for count in STREAMS:
+        for name, (direct, way) in stand.ways.items():
+            way(count, 10)
+            pairs = [(direct(count, TOKENS).seconds, way(count, TOKENS).seconds) for _ in range(rounds)]
+            ratios = [own_s / through_s for own_s, through_s in pairs]
+            row = {
+                "way": name,
+                "streams": count,
+                "direct_tokens_per_s": round(count * TOKENS / statistics.median(own_s for own_s, _ in pairs)),
+                "ratio": round(statistics.median(ratios), 4),
+                "ratio_min": round(min(ratios), 4),
+                "ratio_max": round(max(ratios), 4),
+            }
+            rows.append(row)
+            print(f"{count:3} streams, {name}: {row['ratio']:.3f}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _first_token(stand: Stand) -> list[dict[str, Any]]:
+    rows = []
+    for name, (direct, way) in stand.ways.items():
+        pairs = [(direct(1, 1).first_s[0], way(1, 1).first_s[0]) for _ in range(FIRST_TOKENS)]
+        own_ms, through_ms = (statistics.median(pair[at] for pair in pairs) * 1000 for at in (0, 1))
+        rows.append(
+            {
+                "way": name,
+                "direct_ms": round(own_ms, 2),
+                "through_ms": round(through_ms, 2),
+                "added_ms": round(statistics.median((b - a) * 1000 for a, b in pairs), 2),
+            }
+        )
+    return rows
+
+
+def _instant(queue: LocalQueue, rounds: int) -> dict[str, float]:
+    rates = []
+    for _ in range(rounds + 1):
+        began_s = time.monotonic()
+        for job_id in [queue.submit(_instant_job()) for _ in range(INSTANT_JOBS)]:
+            queue.wait(job_id, LIMIT_S)
+        rates.append(INSTANT_JOBS / (time.monotonic() - began_s))
+    # The first round opens the connections.
+    return {"median": round(statistics.median(rates[1:]), 1), "min": round(min(rates[1:]), 1)}
+
+
+def _memory(stand: Stand, jobs: int) -> dict[str, Any]:
+    resident = []
+    for _ in range(MEMORY_STEPS):
+        for job_id in [stand.queue.submit(_instant_job()) for _ in range(jobs // MEMORY_STEPS)]:
+            stand.queue.wait(job_id, LIMIT_S)
+        resident.append(_resident_bytes(stand.worker.process.pid))
+    # The first tenth fills pools and caches.
+    growth = resident[-1] - resident[0]
+    return {"jobs": jobs, "resident_bytes": resident, "growth_bytes_per_job": round(growth / (jobs * 0.9), 1)}
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def _instant_job() -> dict[str, Any]:
+    return {"messages": streams.MESSAGES, "options": {"num_predict": 1}}
+
+
+def _table(result: dict[str, Any]) -> str:
+    rows = [f"{'':18}{'streams':>8}{'ratio':>8}{'min':>8}{'max':>8}"]
+    rows += [
+        f"{r['way']:18}{r['streams']:8}{r['ratio']:8.3f}{r['ratio_min']:8.3f}{r['ratio_max']:8.3f}"
+        for r in result["throughput"]
+    ]
+    rows += [f"first token, {r['way']}: {r['added_ms']:.2f} ms added" for r in result["first_token"]]
+    memory = result["memory"]
+    rows.append(f"instant jobs on one slot: {result['instant_jobs_per_s']['median']:.0f} a second")
+    rows.append(f"memory over {memory['jobs']} jobs: {memory['growth_bytes_per_job']:+.1f} bytes a job")
+    return "\n".join(rows)

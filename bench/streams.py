@@ -1,0 +1,73 @@
+"""The same streams asked for in three ways: of the server itself, through the queue, and through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from worker.local.queue import LocalQueue
+
+LIMIT_S = 300.0
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds from the first request of a set to the last token of its last stream, and to each first token."""
+
+    seconds: float
+    first_s: list[float]
+
+
+def body(tokens: int, *, openai: bool) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a streamed chat."""
+    if openai:
+        return "/v1/chat/completions", {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": tokens}
+    return "/api/chat", {"model": "m", "messages": MESSAGES, "stream": True, "options": {"num_predict": tokens}}
+
+
+def over_http(url: str, streams: int, tokens: int, *, openai: bool) -> Taken:
+    """Read `streams` streams at once from `url`, which is the server's or the gateway's."""
+    return asyncio.run(_over_http(url, streams, body(tokens, openai=openai)))
+
+
+async def _over_http(url: str, streams: int, asked: tuple[str, dict[str, Any]]) -> Taken:
+    path, sent = asked
+    timeout = aiohttp.ClientTimeout(total=LIMIT_S)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        # The first connection of a client costs more than any later one.
+        async with session.get(f"{url}/api/version") as warm:
+            await warm.read()
+        began_s = time.monotonic()
+
+        async def one() -> float:
+            first_s = 0.0
+            async with session.post(f"{url}{path}", json=sent) as answer:
+                async for _ in answer.content.iter_any():
+                    first_s = first_s or time.monotonic() - began_s
+            return first_s
+
+        first_s = await asyncio.gather(*(one() for _ in range(streams)))
+        return Taken(time.monotonic() - began_s, list(first_s))
+
+
+def over_queue(queue: LocalQueue, streams: int, tokens: int, *, openai: bool) -> Taken:
+    """Run `streams` jobs at once and take the times at which their chunks came in."""
+    path, sent = body(tokens, openai=openai)
+    job = {"openai_route": path, "openai_input": sent} if openai else {"route": path, "body": sent}
+    began_s = time.monotonic()
+    ids = [queue.submit(job) for _ in range(streams)]
+    for job_id in ids:
+        status = queue.wait(job_id, LIMIT_S)["status"]
+        if status != "COMPLETED":
+            raise RuntimeError(f"a job ended as {status}")
+    chunks = [queue.record.chunks(job_id) for job_id in ids]
+    return Taken(max(posts[-1].at_s for posts in chunks) - began_s, [posts[0].at_s - began_s for posts in chunks])
+
+
+Take = Callable[[int, int], Taken]

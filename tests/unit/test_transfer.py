@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.range_server import Answer, App, Fault, RangeServer, Request, serving
+from worker import http_answer, transfer
+from worker.http_answer import TransferFailed
+from worker.http_range import Origin
+from worker.known_digest import Damaged
+from worker.progress import Halted, Meter, Progress
+from worker.resumable import Resumable
+from worker.transfer import Terms, fetch
+
+PIECE = 64 << 10
+SIZE = 20 * PIECE + 1234
+CONTENT = random.Random(1).randbytes(SIZE)  # noqa: S311 - content, not a secret
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+QUICK = Terms(connections=4, piece_bytes=PIECE, patience_s=1.0, longest_wait_s=5.0, floor_bytes_per_s=0.0)
+
+Serve = Callable[..., RangeServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with ExitStack() as stack:
+
+        def start(app: App | None = None, **options: object) -> RangeServer:
+            return stack.enter_context(RangeServer(app or serving({"/m": CONTENT}), **options))
+
+        yield start
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Resumable]:
+    with Resumable(tmp_path, "m", SIZE) as opened:
+        yield opened
+
+
+def origin(server: RangeServer, **more: object) -> Origin:
+    return Origin(lambda: f"{server.url}/m", SIZE, **more)
+
+
+def brought(server: RangeServer, target: Resumable, terms: Terms = QUICK) -> None:
+    """Fetch, and check that what is there is right."""
+    found = fetch(origin(server), target, Meter(SIZE, already_bytes=target.there_bytes), sha256=SHA256, terms=terms)
+    assert found == SHA256
+    assert target.path.read_bytes() == CONTENT
+
+
+def again(target: Resumable) -> Resumable:
+    """Open what is left as the next process would."""
+    target.close()
+    return Resumable(target.path.parent, "m", SIZE)
+
+
+def test_a_file_comes_whole_over_several_connections(serve: Serve, target: Resumable) -> None:
+    server = serve()
+    brought(server, target)
+    assert server.sent_bytes == SIZE
+    assert {request.span for request in server.requests} == set(target.missing(PIECE))
+    assert len(server.requests) == 21
+    assert target.finish().read_bytes() == CONTENT
+    assert sorted(path.name for path in target.path.parent.iterdir()) == ["m.data"]
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1])
+def test_sizes_at_the_borders_of_pieces(serve: Serve, tmp_path: Path, size: int) -> None:
+    server = serve(serving({"/m": CONTENT[:size]}))
+    with Resumable(tmp_path, "m", size) as target:
+        wanted = hashlib.sha256(CONTENT[:size]).hexdigest()
+        assert fetch(Origin(lambda: f"{server.url}/m", size), target, Meter(size), terms=QUICK) == wanted
+        assert target.path.read_bytes() == CONTENT[:size]
+
+
+def first(*faults: Fault) -> list[Fault]:
+    return list(faults)
+
+
+@pytest.mark.parametrize(
+    ("faults", "most_bytes"),
+    [
+        (first(Fault(status=503), Fault(status=500), Fault(status=502)), SIZE),
+        (first(Fault(status=429, headers={"Retry-After": "0"})), SIZE),
+        (first(Fault(cut_at=1000), Fault(cut_at=0), Fault(cut_at=PIECE - 1)), SIZE),
+        # What was on its way when the reset came is sent again.
+        (first(Fault(reset_at=PIECE // 2), Fault(reset_at=0)), SIZE + PIECE),
+        (first(*[Fault(status=503)] * 12), SIZE),
+    ],
+    ids=["5xx", "429", "cut", "reset", "a storm of 503"],
+)
+def test_what_passes_is_waited_for_and_gone_on_from(
+    serve: Serve, target: Resumable, faults: list[Fault], most_bytes: int
+) -> None:
+    server = serve(faults=faults)
+    brought(server, target)
+    assert not faults
+    assert SIZE <= server.sent_bytes <= most_bytes
+
+
+def test_the_server_is_asked_again_when_it_wants_to_be(serve: Serve, target: Resumable) -> None:
+    times: list[float] = []
+
+    def faults(request: Request) -> Fault | None:
+        if request.span and request.span[0] == 0:
+            times.append(time.monotonic())
+            return Fault(status=429, headers={"Retry-After": "1"}) if len(times) == 1 else None
+        return None
+
+    brought(serve(faults=faults), target, replace(QUICK, patience_s=0.5))
+    assert times[1] - times[0] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault(status=404), "there is no such file (HTTP 404)"),
+        (Fault(status=401), "access is denied (HTTP 401 Unauthorized): the token or the keys are wrong or have run"),
+        (Fault(status=418), "the server answers HTTP 418 I'm a Teapot"),
+        (Fault(total=SIZE + 1), f"the file has {SIZE + 1:,} bytes and not {SIZE:,}"),
+        (Fault(status=429, headers={"Retry-After": "86400"}), "the server wants to be asked again in 86400 s (HTTP"),
+        (Fault(status=503), "nothing came for 1 s; the last failure: HTTP 503"),
+        (Fault(cut_at=0), "nothing came for 1 s; the last failure: ConnectionError"),
+        (Fault(status=302, headers={"Location": "/m"}), "more than 5 redirects"),
+        (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "'file:///etc/passwd' is no http address"),
+    ],
+)
+def test_what_does_not_pass_is_said_and_what_came_is_kept(
+    serve: Serve, target: Resumable, fault: Fault, words: str
+) -> None:
+    def faults(request: Request) -> Fault | None:
+        return None if request.span and request.span[0] < 4 * PIECE else fault
+
+    with pytest.raises(TransferFailed) as caught:
+        brought(serve(faults=faults), target)
+    assert words in str(caught.value)
+    server = serve()
+    with again(target) as left:
+        kept_bytes = left.there_bytes
+        brought(server, left)
+    assert server.sent_bytes == SIZE - kept_bytes
+
+
+def test_wrong_bytes_leave_nothing(serve: Serve, target: Resumable) -> None:
+    with pytest.raises(Damaged, match="the bytes have sha256"):
+        brought(serve(faults=[Fault(flip_at=7)]), target)
+    assert not list(target.path.parent.iterdir())
+
+
+def test_a_file_that_is_replaced_meanwhile_is_noticed(serve: Serve, target: Resumable) -> None:
+    server = serve()
+    with pytest.raises(TransferFailed, match="the file was replaced while it was read"):
+        fetch(origin(server, etag="older"), target, Meter(SIZE), terms=QUICK)
+
+
+def whole_only(request: Request) -> Answer:
+    return Answer(body=CONTENT if request.path == "/m" else b"", ranges=False)
+
+
+def test_a_server_without_ranges_gives_the_file_in_one(serve: Serve, target: Resumable) -> None:
+    server = serve(whole_only)
+    brought(server, target)
+    assert len([request for request in server.requests if request.span is None]) == 1
+
+
+def test_a_single_stream_that_breaks_begins_again(serve: Serve, target: Resumable) -> None:
+    broken: list[int] = []
+
+    def faults(request: Request) -> Fault | None:
+        if request.span is None and len(broken) < 2:
+            broken.append(request.number)
+            return Fault(cut_at=SIZE // 2)
+        return None
+
+    brought(serve(whole_only, faults=faults), target)
+    assert len(broken) == 2
+
+
+def test_a_single_stream_that_keeps_breaking_is_given_up(serve: Serve, target: Resumable) -> None:
+    with pytest.raises(TransferFailed, match="no parts of files to go on from"):
+        brought(serve(whole_only, faults=lambda _: Fault(cut_at=SIZE // 2)), target)
+
+
+def test_a_redirect_is_followed_once_and_the_token_stays_at_home(serve: Serve, target: Resumable) -> None:
+    storage = serve()
+    home = serve(lambda _: Answer(302, headers={"Location": f"{storage.url}/m?signed=yes"}))
+    headers = {"Authorization": "Bearer secret"}
+    found = fetch(Origin(lambda: f"{home.url}/m", SIZE, headers), target, Meter(SIZE), sha256=SHA256, terms=QUICK)
+    assert found == SHA256
+    assert 1 <= len(home.requests) <= 4
+    assert all(request.headers["authorization"] == "Bearer secret" for request in home.requests)
+    assert all("authorization" not in request.headers for request in storage.requests)
+    assert storage.sent_bytes == SIZE
+
+
+def test_an_address_that_runs_out_is_renewed(serve: Serve, target: Resumable) -> None:
+    issued: list[str] = []
+    used: dict[str, int] = {}
+
+    def address() -> str:
+        issued.append(f"{server.url}/m?ticket={len(issued)}")
+        return issued[-1]
+
+    def app(request: Request) -> Answer:
+        # Each ticket is good for five requests.
+        used[request.path] = used.get(request.path, 0) + 1
+        return Answer(403) if used[request.path] > 5 else serving({"/m": CONTENT})(request)
+
+    storage = serve(app)
+    server = serve(lambda request: Answer(302, headers={"Location": f"{storage.url}{request.path}"}))
+    terms = replace(QUICK, connections=1)
+    assert fetch(Origin(address, SIZE), target, Meter(SIZE), sha256=SHA256, terms=terms) == SHA256
+    assert len(issued) == 5  # 21 pieces, 5 to a ticket
+
+
+@pytest.mark.usefixtures("target")
+def test_a_server_that_falls_silent_is_asked_anew(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_answer, "SILENCE_TIMEOUT_S", 0.3)
+    brought(serve(faults=[Fault(stall_at=100), Fault(stall_at=0)]), target)
+
+
+def test_a_server_that_only_drips_is_given_up(serve: Serve, target: Resumable) -> None:
+    terms = replace(QUICK, floor_bytes_per_s=1e6, slow_s=0.5)
+    with pytest.raises(TransferFailed, match=r"only .* kB/s came for"):
+        brought(serve(rate_bytes_per_s=20e3), target, terms)
+
+
+def test_one_slow_connection_does_not_hold_up_the_others(serve: Serve, target: Resumable) -> None:
+    done: list[int] = []
+
+    def faults(request: Request) -> Fault | None:
+        done.append(request.number)
+        return Fault(rate_bytes_per_s=PIECE) if len(done) == 1 else None
+
+    brought(serve(faults=faults), target)
+    # The slow piece took a second; the three other connections brought all the rest.
+    assert len(done) == 21
+
+
+def test_a_halt_ends_the_transfer_and_keeps_what_came(serve: Serve, target: Resumable) -> None:
+    moved = threading.Event()
+
+    def halt() -> None:
+        if moved.is_set():
+            raise Halted("enough")
+
+    server = serve(rate_bytes_per_s=200e3)
+    meter = Meter(SIZE, halt=halt)
+    threading.Timer(0.4, moved.set).start()
+    with pytest.raises(Halted, match="enough"):
+        fetch(origin(server), target, meter, terms=QUICK)
+    assert moved.is_set()
+    with again(target) as left:
+        assert 0 < left.there_bytes < SIZE
+        brought(serve(), left)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("fetch-", "digest"))]
+
+
+def test_progress_counts_what_was_there_already(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.progress.REPORT_INTERVAL_S", 0.0)
+    target.write(memoryview(CONTENT)[: 5 * PIECE], 0)
+    seen: list[Progress] = []
+    with again(target) as left:
+        meter = Meter(SIZE, seen.append, already_bytes=left.there_bytes)
+        server = serve()
+        fetch(origin(server), left, meter, sha256=SHA256, terms=QUICK)
+    assert server.sent_bytes == SIZE - 5 * PIECE
+    assert seen[0].done_bytes >= 5 * PIECE
+    assert seen[-1].done_bytes == seen[-1].total_bytes == SIZE
+
+
+def test_a_full_disk_is_no_reason_to_ask_again(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(target, "write", full)
+    server = serve()
+    with pytest.raises(OSError, match="No space left"):
+        fetch(origin(server), target, Meter(SIZE), terms=QUICK)
+    assert len(server.requests) <= 4
+
+
+def test_many_connections_are_as_fast_as_the_server_lets_them(serve: Serve, tmp_path: Path) -> None:
+    """Storage that gives each connection a share: the sum of the shares is the limit."""
+    share, connections = 2e6, 8
+    size = int(share * connections)  # one second's worth
+
+    def seconds(count: int, size: int) -> float:
+        server = serve(serving({"/m": bytes(size)}), rate_bytes_per_s=share)
+        with Resumable(tmp_path, f"{count}", size) as target:
+            began_s = time.monotonic()
+            terms = Terms(connections=count, piece_bytes=size // (4 * count))
+            transfer.fetch(Origin(lambda: f"{server.url}/m", size), target, Meter(size), terms=terms)
+            return time.monotonic() - began_s
+
+    alone, together = int(share) / seconds(1, int(share)), size / seconds(connections, size)
+    assert together >= 0.8 * connections * alone

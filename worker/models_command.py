@@ -1,0 +1,226 @@
+"""`python -m worker models`: what is in the stores, brought there, checked, and cleared away."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker import manifest, pruning
+from worker.errors import WorkerError
+from worker.http_answer import Busy, TransferFailed, ask
+from worker.location import stamp
+from worker.manifest import Manifest
+from worker.names import ModelName
+from worker.progress import Meter, Progress
+from worker.references import Wanted, from_repository, from_text
+from worker.registration import Registration
+from worker.sources import chain
+from worker.sources.base import Listener, Miss
+from worker.sources.standard import MODEL_CACHE, Places, object_storage, sources
+from worker.store import Store
+from worker.verification import verify
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run one command on the store that `environ` or an option names; return its exit code."""
+    options = _parser(_default_store(environ)).parse_args(argv)
+    run: Callable[[argparse.Namespace, Mapping[str, str]], int] = options.run
+    try:
+        return run(options, environ)
+    except WorkerError as exc:
+        return _failed(exc.sentence())
+    except (OSError, ValueError, TransferFailed) as exc:
+        return _failed(str(exc))
+
+
+def _parser(store: Path) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m worker models", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.add_argument("--store", type=Path, default=store, help=f"the store (default {store})")
+        added.set_defaults(run=run)
+        return added
+
+    command("list", _list, "list the models, least recently used first")
+    pull = command("pull", _pull, "bring a model into the store from wherever it is")
+    pull.add_argument("model", help="qwen3:8b, hf.co/org/repo:Q4_K_M, org/repo with --hub, a path or an s3:// URL")
+    pull.add_argument("--hub", action="store_true", help="the name is a Hugging Face repository, as HF_MODEL")
+    pull.add_argument("--file", default="", help="the file to take, as HF_MODEL_FILE")
+    pull.add_argument("--from", dest="sources", nargs="+", default=[], help="ask these sources only, in this order")
+    pull.add_argument("--server", default="", help="a running server, which pulls from registries")
+    register = command("register", _register, "make a GGUF file a model without copying it")
+    register.add_argument("file", type=Path)
+    register.add_argument("--name", default="", help="what to call it (default: from the file's name)")
+    register.add_argument("--projector", type=Path, default=None, help="the projector that goes with it")
+    register.add_argument("--template", default="", help="a prompt template in Ollama's form")
+    check = command("verify", _verify, "read every blob and compare it with its digest")
+    check.add_argument("models", nargs="*", help="only these")
+    check.add_argument("--jobs", type=int, default=4, help="how many are read at once")
+    prune = command("prune", _prune, "remove the models not used for longest")
+    prune.add_argument("--keep", type=_bytes, required=True, help="how much may stay, as in 100G")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument("--server", default="", help="a running server, whose loaded models stay")
+    return parser
+
+
+def _list(options: argparse.Namespace, _: Mapping[str, str]) -> int:
+    store = Store(options.store)
+    rows = []
+    for found in sorted(pruning.candidates(store), key=lambda found: found.last_used_s):
+        for model in found.models:
+            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.last_used_s)) if found.last_used_s else ""
+            state = "; ".join(model.lacks(store.root)) or found.kept_because
+            rows.append((model.name.short, f"{model.size_bytes / 1e9:.2f} GB", used, state))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    for row in rows:
+        _say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0 if rows else _failed(f"{options.store} has no models")
+
+
+def _pull(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    wanted = (from_repository if options.hub else from_text)(options.model)
+    wanted = replace(wanted, file=options.file or wanted.file, template=environ.get("OLLAMA_TEMPLATE", ""))
+    mirror, prefix = object_storage(environ, environ.get("WORKER_OBJECT_STORE", ""))
+    places = Places(
+        caches=(Path(environ.get("RUNPOD_MODEL_CACHE_DIR", "") or MODEL_CACHE),),
+        mirror=mirror,
+        prefix=prefix,
+        token=environ.get("HF_TOKEN", ""),
+        hub=environ.get("HF_ENDPOINT", "") or Places.hub,
+        server_url=options.server,
+    )
+    asked = chain.chosen(sources(places), options.sources)
+    policy = chain.Policy(in_order=bool(options.sources))
+    with _Line() as line:
+        placed = chain.place(wanted, asked, Store(options.store), line.listener, policy)
+    _say(f"{placed.name} is in {placed.models} (from: {placed.source})")
+    return 0
+
+
+def _register(options: argparse.Namespace, _: Mapping[str, str]) -> int:
+    wanted: Wanted = from_text(str(options.file.resolve()))
+    name = ModelName.parse(options.name) if options.name else wanted.name
+    registration = Registration(
+        options.file, projector=options.projector, template=options.template, origin=stamp(options.file.resolve())
+    )
+    with _Line() as line:
+        registered = registration.into(Store(options.store), name, line.metered("reading"))
+    for warning in registered.warnings:
+        _say(f"Note: {warning}")
+    _say(f"{name.short} is in {options.store}")
+    return 0
+
+
+def _verify(options: argparse.Namespace, _: Mapping[str, str]) -> int:
+    models = _named(options.store, options.models)
+    with _Line() as line:
+        faults = verify(options.store, models, jobs=options.jobs, metered=line.metered("reading"))
+    for fault in faults:
+        _say(f"{fault.path}: {fault.reason}; it is part of {', '.join(fault.models)}")
+    _say(f"{len(models)} models: {f'{len(faults)} blobs are damaged' if faults else 'all blobs are whole'}")
+    return 1 if faults else 0
+
+
+def _named(models: Path, names: Sequence[str]) -> list[Manifest]:
+    """Return the models called `names`, all of them without any; raise ValueError for one that is not there."""
+    if not names:
+        return list(manifest.every(models))
+    found = []
+    for text in names:
+        name = manifest.spelled(models, ModelName.parse(text))
+        model = manifest.read(models, name) if name else None
+        if model is None:
+            there = ", ".join(model.name.short for model in manifest.every(models))
+            raise ValueError(f"{text} is not in {models}; there are: {there or 'no models'}")
+        found.append(model)
+    return found
+
+
+def _prune(options: argparse.Namespace, _: Mapping[str, str]) -> int:
+    store = Store(options.store)
+    chosen = pruning.plan(pruning.candidates(store, _loaded(options.server)), options.keep)
+    left = pruning.abandoned(store)
+    for candidate in chosen.gone:
+        _say(f"{'would go' if options.dry_run else 'goes'}: {', '.join(candidate.names)}")
+    if left:
+        _say(f"{'would go' if options.dry_run else 'goes'}: {len(left)} files of interrupted work")
+    if not options.dry_run:
+        pruning.remove(store, chosen.gone)
+        pruning.discard(left)
+    _say(f"{chosen.left_bytes / 1e9:.2f} GB stay")
+    if chosen.over_bytes:
+        return _failed(f"{chosen.over_bytes / 1e9:.2f} GB more than allowed are loaded or leased")
+    return 0
+
+
+def _loaded(server: str) -> set[str]:
+    if not server:
+        return set()
+    try:
+        _, body = ask(f"{server.rstrip('/')}/api/ps")
+        return {str(model["name"]) for model in json.loads(body)["models"]}
+    except (Busy, KeyError, TypeError) as exc:
+        raise ValueError(f"{server} does not say what is loaded: {exc}") from exc
+
+
+class _Line:
+    """One line on a terminal that is written over; nothing where the output is no terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self.listener = Listener(self._progressed, self._passed_over, lambda text: _say(f"Note: {text}"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write("")
+
+    def metered(self, what: str) -> Callable[[int], Meter]:
+        """Return a maker of meters that show `what` is going on."""
+        return lambda total_bytes: Meter(total_bytes, lambda progress: self._progressed(what, progress))
+
+    def _progressed(self, source: str, progress: Progress) -> None:
+        self._write(f"{source}: {progress}")
+
+    def _passed_over(self, miss: Miss) -> None:
+        self._write("")
+        _say(f"{miss.source}: {miss.reason}")
+
+    def _write(self, text: str) -> None:
+        if self._shown:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+def _default_store(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("OLLAMA_MODELS", "").strip() or Path(environ.get("HOME", "/root")) / ".ollama" / "models")
+
+
+def _bytes(text: str) -> int:
+    number, unit = text.upper().removesuffix("B"), ""
+    if number[-1:] in _UNITS and number[-1:]:
+        number, unit = number[:-1], number[-1:]
+    return int(float(number) * _UNITS[unit])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _failed(text: str) -> int:
+    sys.stderr.write(f"models: {text}\n")
+    return 1

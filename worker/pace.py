@@ -1,0 +1,113 @@
+"""Which way of reading a file is the fastest here, found out while copying, and whether copying pays at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from worker.readers import BlockCopy, Method, Tally
+
+# Best or within 6 % of the best on every filesystem measured: bench/results/landing.
+DIRECT = Method(readers=4, direct=True)
+# What the server would do by itself, and the only way that never makes a filesystem slower than that.
+SINGLE = Method(readers=1, direct=False)
+# Three times faster on a filesystem without read-ahead of its own, four times slower on one that has it.
+MANY = Method(readers=16, direct=False)
+SLOW_BYTES_PER_S = 200e6
+# What a local disk gives when the page cache could not keep what was landed.
+LOCAL_BYTES_PER_S = 1e9
+# Measurements this short scatter: only a clear difference counts.
+MARGIN = 1.1
+WINDOW_S = 2.0
+
+
+class Slower(Exception):
+    """Reading the file where it lies takes less time than copying it; nothing of the copy is left."""
+
+
+class Pace:
+    """Compares a running copy with reading the file in place.
+
+    `probe_bytes` is how much is copied before anything is decided; `reread_bytes` is how much of the copy will have to
+    be read from local disk again.
+    """
+
+    def __init__(self, copy: BlockCopy, *, cold_share: float, probe_bytes: int, reread_bytes: int) -> None:
+        """Watch `copy`, of whose file `cold_share` (0 to 1) is not in the page cache."""
+        self._copy = copy
+        self._cold_bytes = cold_share * copy.size_bytes
+        self._probe_bytes = probe_bytes
+        self._reread_s = reread_bytes / LOCAL_BYTES_PER_S
+        self._in_place_s: float | None = None
+        self._window: tuple[float, Tally] = (time.monotonic(), copy.tally)
+
+    def drive(self, watch: Callable[[], None], *, direct: bool) -> Method:
+        """Copy the whole file; return the method that was kept.
+
+        `direct` says whether the file can be read past the page cache.
+
+        Raises:
+            Slower: the copy would be later than reading in place.
+            OSError: as the copy raised it.
+        """
+        method = DIRECT if direct else SINGLE
+        rate, took_s = self._try(method, watch)
+        # Not worth finding out for less than another probe.
+        while rate is None and self._copy.left_bytes > self._probe_bytes:
+            rate, took_s = self._try(method, watch)
+        if rate is not None and self._copy.left_bytes > self._probe_bytes:
+            rates = self._compared({method: rate}, took_s, watch)
+            method = max(rates, key=lambda m: rates[m])
+            self._require_worth(rates[method])
+        self._window = (time.monotonic(), self._copy.tally)
+
+        def watch_both() -> None:
+            watch()
+            self._check_window()
+
+        self._copy.run(method, watch_both)
+        return method
+
+    def _compared(self, rates: dict[Method, float], limit_s: float, watch: Callable[[], None]) -> dict[Method, float]:
+        for other in (SINGLE, MANY):
+            if other in rates or (other == MANY and max(rates.values()) >= SLOW_BYTES_PER_S):
+                continue
+            rate, _ = self._try(other, watch, limit_s=limit_s)
+            if rate is not None:
+                rates[other] = rate
+        return rates
+
+    def _try(
+        self, method: Method, watch: Callable[[], None], limit_s: float | None = None
+    ) -> tuple[float | None, float]:
+        """Copy a part by `method`, for no longer than `limit_s`; return bytes per second and the seconds it took.
+
+        A part that came out of the page cache says nothing about storage: its rate is None.
+        """
+        before = self._copy.tally
+        took_s = self._copy.run(method, watch, limit_bytes=self._probe_bytes, limit_s=limit_s)
+        part = self._copy.tally - before
+        if part.cold_bytes < part.moved_bytes or part.cold_s <= 0:
+            return None, took_s
+        if method == SINGLE:
+            self._in_place_s = self._cold_bytes * part.cold_s / part.cold_bytes
+        return part.moved_bytes / took_s, took_s
+
+    def _require_worth(self, rate_bytes_per_s: float) -> None:
+        if self._in_place_s is None or rate_bytes_per_s <= 0:
+            return
+        left_bytes = self._copy.size_bytes - self._copy.tally.moved_bytes
+        left_s = left_bytes / rate_bytes_per_s + self._reread_s
+        if left_s > self._in_place_s * MARGIN:
+            raise Slower(f"landing would take {left_s:.1f} s more, reading in place {self._in_place_s:.1f} s")
+
+    def _check_window(self) -> None:
+        """Give up when writing has become what the copy waits for: reading in place does not write."""
+        began_s, before = self._window
+        took_s = time.monotonic() - began_s
+        if took_s < WINDOW_S:
+            return
+        part = self._copy.tally - before
+        self._window = (time.monotonic(), self._copy.tally)
+        if part.write_s > part.read_s:
+            self._require_worth(part.moved_bytes / took_s)

@@ -1,0 +1,221 @@
+"""Reader threads that move a file block by block from its start, and the count of what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.storage import PageCache
+
+BLOCK_BYTES = 4 << 20
+_PAUSE_S = 0.05
+# How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
+_GRACE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a file is read: by how many threads, and past the page cache or through it."""
+
+    readers: int
+    direct: bool
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{'O_DIRECT' if self.direct else 'buffered'}, {self.readers} reader{'s' if self.readers > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was done so far; seconds of reading and writing are summed over threads.
+
+    `cold` is what was read from storage and not from the page cache.
+    """
+
+    moved_bytes: int = 0
+    cold_bytes: int = 0
+    cold_s: float = 0.0
+    read_s: float = 0.0
+    write_s: float = 0.0
+
+    def __sub__(self, earlier: Tally) -> Tally:
+        """Return what was done since `earlier`."""
+        return Tally(
+            self.moved_bytes - earlier.moved_bytes,
+            self.cold_bytes - earlier.cold_bytes,
+            self.cold_s - earlier.cold_s,
+            self.read_s - earlier.read_s,
+            self.write_s - earlier.write_s,
+        )
+
+
+class BlockCopy:
+    """Moves the bytes of a file in ascending blocks, one stretch after another, each by a method of its own.
+
+    `moved` is called by the threads with the start and end of what they have written.
+    """
+
+    def __init__(self, source: Path, target_fd: int, size_bytes: int, moved: Callable[[int, int], None]) -> None:
+        """Prepare to copy `size_bytes` of `source` into the file open as `target_fd`."""
+        self.source = source
+        self.size_bytes = size_bytes
+        self.tally = Tally()
+        self.moved_at_s = time.monotonic()
+        self._target_fd = target_fd
+        self._moved = moved
+        self._lock = threading.Lock()
+        self._next = self._end = 0
+        self._deadline_s: float | None = None
+        self._halted = False
+        self._failure: OSError | None = None
+
+    @property
+    def left_bytes(self) -> int:
+        """How many bytes no thread has taken on yet."""
+        return self.size_bytes - self._next
+
+    def run(
+        self,
+        method: Method,
+        watch: Callable[[], None],
+        *,
+        limit_bytes: int | None = None,
+        limit_s: float | None = None,
+    ) -> float:
+        """Copy on with `method` up to a limit, or to the end; return the seconds it took.
+
+        `watch` is called some times a second; what it raises stops the copy.
+
+        Raises:
+            OSError: reading or writing failed.
+        """
+        began_s = self.moved_at_s = time.monotonic()
+        self._end = self.size_bytes if limit_bytes is None else min(self._next + limit_bytes, self.size_bytes)
+        self._deadline_s = None if limit_s is None else began_s + limit_s
+        count = min(method.readers, -(-(self._end - self._next) // BLOCK_BYTES))
+        threads = [
+            threading.Thread(target=self._work, args=(method,), name=f"landing-{i}", daemon=True) for i in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        finished = False
+        try:
+            for thread in threads:
+                while thread.is_alive() and self._failure is None:
+                    thread.join(_PAUSE_S)
+                    watch()
+            finished = self._failure is None
+        finally:
+            if not finished:
+                self._halt(threads)
+        if self._failure is not None:
+            raise self._failure
+        return max(time.monotonic() - began_s, 1e-9)
+
+    def _halt(self, threads: list[threading.Thread]) -> None:
+        self._halted = True
+        until_s = time.monotonic() + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _take(self) -> tuple[int, int] | None:
+        with self._lock:
+            late = self._deadline_s is not None and time.monotonic() >= self._deadline_s
+            if self._halted or late or self._next >= self._end:
+                return None
+            start = self._next
+            self._next = min(start + BLOCK_BYTES, self._end)
+            return start, self._next
+
+    def _work(self, method: Method) -> None:
+        try:
+            with contextlib.ExitStack() as stack:
+                # A thread that hangs may come back when everything is closed: its write must not hit another file
+                # that has got the same descriptor by then.
+                target_fd = _kept(stack, os.dup(self._target_fd))
+                plain_fd = _kept(stack, os.open(self.source, os.O_RDONLY | os.O_CLOEXEC))
+                source_fd = plain_fd
+                if method.direct:
+                    source_fd = _kept(stack, os.open(self.source, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT))
+                elif method.readers == 1:
+                    # As llama.cpp does: it doubles the kernel's read-ahead.
+                    os.posix_fadvise(plain_fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                cache = _page_cache(stack, plain_fd, self.size_bytes)
+                # O_DIRECT needs an aligned buffer; anonymous mappings are aligned to pages.
+                view = stack.enter_context(memoryview(stack.enter_context(mmap.mmap(-1, BLOCK_BYTES))))
+                while (span := self._take()) is not None:
+                    cold = cache is None or cache.share(*span) < 1.0
+                    self._move((source_fd if cold else plain_fd, plain_fd, target_fd), view, span, cold=cold)
+        except OSError as exc:
+            self._failure = self._failure or exc
+
+    def _move(self, fds: tuple[int, int, int], view: memoryview, span: tuple[int, int], *, cold: bool) -> None:
+        source_fd, plain_fd, target_fd = fds
+        offset, end = span
+        while offset < end and not self._halted:
+            began_s = time.monotonic()
+            # After a short read the offset may not be aligned any more: then read on through the page cache.
+            aligned = offset % mmap.PAGESIZE == 0
+            count = min(os.preadv(source_fd if aligned else plain_fd, [view], offset), end - offset)
+            if count <= 0:
+                raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))
+            read_s = time.monotonic() - began_s
+            written = 0
+            while written < count:
+                written += os.pwrite(target_fd, view[written:count], offset + written)
+            write_s = time.monotonic() - began_s - read_s
+            self._moved(offset, offset + count)
+            offset += count
+            self._count(count, (read_s, write_s), cold=cold)
+
+    def _count(self, count: int, seconds: tuple[float, float], *, cold: bool) -> None:
+        read_s, write_s = seconds
+        with self._lock:
+            t = self.tally
+            cold_bytes, cold_s = (count, read_s) if cold else (0, 0.0)
+            self.tally = Tally(
+                t.moved_bytes + count,
+                t.cold_bytes + cold_bytes,
+                t.cold_s + cold_s,
+                t.read_s + read_s,
+                t.write_s + write_s,
+            )
+            self.moved_at_s = time.monotonic()
+
+
+def _kept(stack: contextlib.ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _page_cache(stack: contextlib.ExitStack, fd: int, size_bytes: int) -> PageCache | None:
+    """Return a look at what is cached, or None where files cannot be mapped."""
+    try:
+        return stack.enter_context(contextlib.closing(PageCache(fd, size_bytes)))
+    except (OSError, ValueError):
+        return None
+
+
+def supports_direct(source: Path) -> bool:
+    """Return whether `source` can be read past the page cache; raise OSError when it cannot be read at all."""
+    fd = -1
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        with mmap.mmap(-1, mmap.PAGESIZE) as block:
+            os.preadv(fd, [block], 0)
+    except OSError as exc:
+        # Some filesystems refuse at open, some at the first read.
+        if exc.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True
