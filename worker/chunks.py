@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,14 @@ _LONGEST_CHARACTER_BYTES = 8
 _TEXTS = ("response", "content", "thinking")
 _TEXT_FRAME = {"model", "remote_model", "remote_host", "created_at", "message", "response", "thinking", "done"}
 _TEXT_MESSAGE = {"role", "content", "thinking"}
+# Nearly every frame of a stream, as the server writes it: what is before the time, the time, what is before the text,
+# the text, what is after. Text with an escape that might be half a character is left to a real parser.
+_PLAIN = re.compile(
+    r'(\{"model":"[^"\\]*","created_at":")([^"\\]*)'
+    r'(","message":\{"role":"assistant","content":"|","response":")'
+    r'([^"\\\x00-\x1f\ud800-\udfff]*(?:\\(?:["\\/bfnrt]|u00[0-9a-f]{2})[^"\\\x00-\x1f\ud800-\udfff]*)*)'
+    r'("\},"done":false\}|","done":false\})'
+)
 
 
 def join(frames: Sequence[str], framing: Framing) -> list[str]:
@@ -32,7 +41,7 @@ def join(frames: Sequence[str], framing: Framing) -> list[str]:
     size = 0
     # Nearly always everything fits, and nothing need be counted.
     fits = _fits(frames)
-    for frame in frames:
+    for frame in _collapsed(frames) if fits else frames:
         delta = _mergeable(frame)
         length = 0 if fits else _posted_bytes(frame)
         if run and (delta is None or not _same_kind(run[0], delta) or size + length > CHUNK_BYTES):
@@ -79,6 +88,33 @@ def _cut(frame: str) -> list[str]:
     if _fits([frame]) or _posted_bytes(frame) <= CHUNK_BYTES:
         return [frame]
     return [frame[at : at + _piece_chars()] for at in range(0, len(frame), _piece_chars())]
+
+
+def _collapsed(frames: Sequence[str]) -> list[str]:
+    """Return `frames` with neighbours that differ in time and text only made one, without parsing any."""
+    collapsed: list[str] = []
+    texts: list[str] = []
+    frame = last = around = None
+    for frame in frames:
+        found = _PLAIN.fullmatch(frame)
+        parts = found.group(1, 3, 5) if found is not None else None
+        if texts and parts != around:
+            collapsed.append(_plain(last, texts))
+            texts = []
+        if found is None:
+            collapsed.append(frame)
+        else:
+            texts.append(found[4])
+        last, around = found, parts
+    return [*collapsed, _plain(last, texts)] if texts else collapsed
+
+
+def _plain(last: re.Match[str] | None, texts: Sequence[str]) -> str:
+    """Return the frame of `last` with all of `texts`."""
+    if last is None:
+        return ""
+    head, at, middle, _, tail = last.groups()
+    return f"{head}{at}{middle}{''.join(texts)}{tail}"
 
 
 def _divided(delta: dict[str, Any]) -> list[str]:

@@ -38,8 +38,8 @@ class Registered:
 class Registration:
     """What is to become a model: a GGUF file, its digest where it is known, and what goes with it.
 
-    `template` is Go template text, "" for the GGUF's own. `skip_projector` says that there is a projector and that it is
-    left out; it need not be given then. `origin` and `file` say where the GGUF came from; they are noted in the manifest.
+    `template` is Go template text, "" for the GGUF's own. `skip_projector` says that there is a projector and that it
+    is left out; it need not be given then. `origin` and `file` say where the GGUF came from; the manifest notes them.
     """
 
     model: Path
