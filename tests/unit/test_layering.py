@@ -23,10 +23,10 @@ LAYERS = {
     "devices": "device nvml gpu fatbin backend verdict choice gpu_report",
     "models": "names manifest quantization references selection ggml_types gguf_file shards known_digest location",
     "storage": "progress digest bounded lease storage placement readers pace http_answer http_range s3",
-    "files": "partial resumable transfer landing arrival inventory artifact store registration",
+    "files": "partial resumable transfer landing arrival inventory artifact store registration verification pruning",
     "mechanisms": "jit_cache launch stop_signal server residency proxy metrics sources",
     "flows": "boot adapter gateway",
-    "tools": "timeline patches shapes readme hub check",
+    "tools": "timeline patches shapes readme hub check models_command",
     "development": "local",
     "programs": "__main__ handler",
 }
