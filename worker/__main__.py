@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("timeline", help="where the seconds of a cold start went, from a log")
     commands.add_parser("check", help="what this worker would do here and why; whether it can serve these GPUs")
+    commands.add_parser("models", help="list, pull, register, verify and prune the models of the store")
     commands.add_parser("patches", help="check the patch queue")
     readme = commands.add_parser("readme", help="write the generated blocks of README.md anew")
     readme.set_defaults(run=_readme)
@@ -67,6 +68,12 @@ def _check(arguments: list[str]) -> int:
     return run(arguments, os.environ)
 
 
+def _models(arguments: list[str]) -> int:
+    from worker.models_command import main as run  # noqa: PLC0415 - each command loads only its own
+
+    return run(arguments, os.environ)
+
+
 def _patches(arguments: list[str]) -> int:
     from worker.patches.command import main as run  # noqa: PLC0415 - each command loads only its own
 
@@ -101,7 +108,12 @@ def _bench_boot(options: argparse.Namespace) -> int:
     return boot.run(options.rounds, options.out)
 
 
-_HANDED_ON: dict[str, Callable[[list[str]], int]] = {"check": _check, "timeline": _timeline, "patches": _patches}
+_HANDED_ON: dict[str, Callable[[list[str]], int]] = {
+    "check": _check,
+    "models": _models,
+    "timeline": _timeline,
+    "patches": _patches,
+}
 
 
 if __name__ == "__main__":
