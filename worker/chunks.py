@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -41,7 +42,11 @@ def join(frames: Sequence[str], framing: Framing) -> list[str]:
     size = 0
     # Nearly always everything fits, and nothing need be counted.
     fits = _fits(frames)
-    for frame in _collapsed(frames) if fits else frames:
+    if fits:
+        frames = _collapsed(frames)
+        if len(frames) == 1 and _PLAIN.fullmatch(frames[0]):
+            return list(frames)
+    for frame in frames:
         delta = _mergeable(frame)
         length = 0 if fits else _posted_bytes(frame)
         if run and (delta is None or not _same_kind(run[0], delta) or size + length > CHUNK_BYTES):
@@ -93,28 +98,19 @@ def _cut(frame: str) -> list[str]:
 def _collapsed(frames: Sequence[str]) -> list[str]:
     """Return `frames` with neighbours that differ in time and text only made one, without parsing any."""
     collapsed: list[str] = []
-    texts: list[str] = []
-    frame = last = around = None
-    for frame in frames:
-        found = _PLAIN.fullmatch(frame)
-        parts = found.group(1, 3, 5) if found is not None else None
-        if texts and parts != around:
-            collapsed.append(_plain(last, texts))
-            texts = []
-        if found is None:
-            collapsed.append(frame)
-        else:
-            texts.append(found[4])
-        last, around = found, parts
-    return [*collapsed, _plain(last, texts)] if texts else collapsed
+    for around, group in itertools.groupby(((_PLAIN.fullmatch(frame), frame) for frame in frames), key=_around):
+        if around is None:
+            collapsed += [frame for _, frame in group]
+            continue
+        found = [match for match, _ in group if match is not None]
+        head, middle, tail = around
+        collapsed.append(f"{head}{found[-1][2]}{middle}{''.join(match[4] for match in found)}{tail}")
+    return collapsed
 
 
-def _plain(last: re.Match[str] | None, texts: Sequence[str]) -> str:
-    """Return the frame of `last` with all of `texts`."""
-    if last is None:
-        return ""
-    head, at, middle, _, tail = last.groups()
-    return f"{head}{at}{middle}{''.join(texts)}{tail}"
+def _around(read: tuple[re.Match[str] | None, str]) -> tuple[str, str, str] | None:
+    found = read[0]
+    return (found[1], found[3], found[5]) if found is not None else None
 
 
 def _divided(delta: dict[str, Any]) -> list[str]:

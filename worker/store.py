@@ -32,8 +32,8 @@ class NoRoom(OSError):
 class Store:
     """The store at `root`, which need not exist yet.
 
-    `symlinks` allows blobs that are links to files outside: only where nobody else uses the store, and not after the
-    files are gone.
+    `symlinks` allows blobs that are links to files on other disks: a model of hundreds of gigabytes is then served from
+    where it lies. Where the file is not there, on another machine or later, the blob counts as absent.
     """
 
     root: Path
@@ -101,11 +101,12 @@ class Store:
 
     def install(self, whole: Path, sha256: str, *, media_type: str) -> Layer:
         """Give a whole and verified file of `partials` its final name."""
-        size_bytes = whole.stat().st_size
         blob = self.blob(sha256)
         blob.parent.mkdir(parents=True, exist_ok=True)
-        whole.replace(blob)
-        return Layer(media_type, f"sha256:{sha256}", size_bytes)
+        # Another worker may have finished the same content, wanted under another name.
+        with contextlib.suppress(FileNotFoundError):
+            whole.replace(blob)
+        return Layer(media_type, f"sha256:{sha256}", blob.stat().st_size)
 
     def publish(self, model: Manifest) -> None:
         """Make a model visible; raise ValueError when a blob it names is not there."""

@@ -203,6 +203,23 @@ def peak(folder: Path, step: Callable[[], Any]) -> int:
     return most[0]
 
 
+def test_a_model_on_another_disk_is_served_through_a_link(
+    start: Start, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_disk(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    place = tmp_path / "other disk" / "Smol-Q4_1.gguf"
+    place.parent.mkdir()
+    os.link(smollm2_gguf(), place)
+    with monkeypatch.context() as patch:
+        patch.setattr("worker.store.os.link", another_disk)
+        patch.setattr("worker.store.fcntl.ioctl", another_disk)
+        placed = chain.place(from_text(str(place)), [Local()], replace(store, symlinks=True))
+    assert placed.manifest.layers[1].path(store.root).is_symlink()
+    assert same_as_original(start(), placed.name)
+
+
 def test_a_store_that_cannot_be_written_is_served_in_place(start: Start, store: Store) -> None:
     placed = chain.place(from_text(str(smollm2_gguf())), [Local()], store)
     register_gguf(store.root, "original", smollm2_gguf())

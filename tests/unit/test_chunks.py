@@ -272,3 +272,66 @@ def test_what_cannot_be_sent_is_replaced(text: str, value: Any) -> None:
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"Expecting|Extra"):
         chunks.parse(text)
+
+
+# --- The short way for plain frames must not differ from the long one
+
+
+@PROPERTY
+@given(frames=st.lists(DELTAS | DELTAS | OTHERS, max_size=12), ascii_only=st.booleans())
+def test_plain_frames_are_joined_as_parsed_ones_are(frames: list[str], *, ascii_only: bool) -> None:
+    compact = [_compact(frame, ascii_only=ascii_only) for frame in frames]
+    quick = chunks.join(compact, Framing.NDJSON)
+    with mock.patch.object(chunks, "_collapsed", list):
+        thorough = chunks.join(compact, Framing.NDJSON)
+    assert list(map(_loaded, quick)) == list(map(_loaded, thorough))
+
+
+def _compact(frame: str, *, ascii_only: bool) -> str:
+    """Write a frame as the server does, or with every character beyond ASCII escaped."""
+    try:
+        return json.dumps(json.loads(frame), ensure_ascii=ascii_only, separators=(",", ":"))
+    except ValueError:
+        return frame
+
+
+def _loaded(chunk: str) -> Any:
+    try:
+        return json.loads(chunk)
+    except ValueError:
+        return chunk
+
+
+@pytest.mark.parametrize("text", ["a", "", r"\u003ca\u003e \"b\" \\ \n", "é🦙", r"\\u0041", r"\\ud83e"])
+@pytest.mark.parametrize("make", ['"message":{{"role":"assistant","content":"{}"}}', '"response":"{}"'])
+def test_the_servers_own_writing_takes_the_short_way(make: str, text: str) -> None:
+    frame = f'{{"model":"m","created_at":"2026-01-01T00:00:00Z",{make},"done":false}}'.replace(make, make.format(text))
+    with mock.patch.object(chunks, "parse", side_effect=AssertionError("it was parsed")):
+        (made,) = joined(*[frame] * 5)
+    assert made == frame.replace(make.format(text), make.format(text * 5))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"model":"m","created_at":"t","response":"\\ud83e","done":false}',
+        '{"model":"m","created_at":"t","response":"a"b","done":false}',
+        '{"model":"m","created_at":"t","response":"a\\","done":false}',
+        '{"model":"m","created_at":"t","response":"\\q","done":false}',
+        '{"model":"m","created_at":"t","response":"\x01","done":false}',
+        '{"model":"m","created_at":"t","response":"\ud83e","done":false}',
+        '{"model":"m","created_at":"t","response":"a","done":true}',
+        '{"model":"m","created_at":"t","response":"a","thinking":"b","done":false}',
+    ],
+)
+def test_what_is_not_surely_plain_is_parsed(frame: str) -> None:
+    with mock.patch.object(chunks, "parse", wraps=chunks.parse) as parse:
+        made = joined(frame)
+    assert parse.call_count == 1
+    assert "".join(made).encode("utf-8", "replace")
+
+
+def test_halves_of_a_character_in_two_frames_become_text_that_can_be_sent() -> None:
+    halves = [f'{{"model":"m","created_at":"t","response":"{half}","done":false}}' for half in (r"\ud83e", r"\udd99")]
+    (made,) = joined(*halves)
+    assert made.encode()

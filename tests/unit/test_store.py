@@ -133,6 +133,16 @@ def test_a_finished_file_gets_its_final_name(place: Store) -> None:
     assert left_over(place) == []
 
 
+def test_the_same_content_may_be_finished_by_two(place: Store) -> None:
+    place.partials.mkdir(parents=True)
+    whole = place.partials / "x.data"
+    with pytest.raises(FileNotFoundError):
+        place.install(whole, SHA256, media_type=MODEL_TYPE)
+    whole.write_bytes(CONTENT)
+    first = place.install(whole, SHA256, media_type=MODEL_TYPE)
+    assert place.install(whole, SHA256, media_type=MODEL_TYPE) == first
+
+
 def model(place: Store, name: str, *contents: bytes) -> Manifest:
     """Publish a model whose last layer is its weights."""
     layers = [place.put(data, f"{LAYER_PREFIX}model") for data in contents]
