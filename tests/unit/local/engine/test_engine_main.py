@@ -95,11 +95,12 @@ def test_a_load_is_logged_as_ollama_logs_it(tmp_path: Path) -> None:
     marks = [
         'msg="starting llama-server" cmd=',
         'msg="waiting for llama-server to start responding"',
-        "model buffer size =",
         'msg="llama-server started in ',
         'msg="loaded runners" count=1',
         '"/api/embed"',
     ]
     places = [output.find(mark) for mark in marks]
     assert -1 not in places
-    assert all(place >= 0 for place in places)
+    assert places == sorted(places)
+    # The runner's own line goes through another pipe and may come later than what the engine says about it.
+    assert "model buffer size =" in output
