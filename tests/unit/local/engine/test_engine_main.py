@@ -13,6 +13,7 @@ import pytest
 from tests.fakes import tiny_gguf
 from tests.fakes.api_server import ROOT, ApiServer, wait_for
 from worker.local.engine.store import register_gguf
+from worker.local.process import wait_for
 
 ENGINE = [sys.executable, "-m", "worker.local.engine"]
 
@@ -91,6 +92,8 @@ def test_a_load_is_logged_as_ollama_logs_it(tmp_path: Path) -> None:
     with ApiServer("engine", tmp_path / "home") as server:
         register_gguf(server.models, "tiny", tiny_gguf.embedding_model(tmp_path / "tiny.gguf"))
         assert server.post("/api/embed", {"model": "tiny", "input": "x"}).ok
+        # The runner's own line goes through another pipe and may come later than what the engine says about it.
+        assert wait_for(lambda: "model buffer size =" in server.output)
         output = server.output
     marks = [
         'msg="starting llama-server" cmd=',
@@ -102,5 +105,3 @@ def test_a_load_is_logged_as_ollama_logs_it(tmp_path: Path) -> None:
     places = [output.find(mark) for mark in marks]
     assert -1 not in places
     assert places == sorted(places)
-    # The runner's own line goes through another pipe and may come later than what the engine says about it.
-    assert "model buffer size =" in output
