@@ -13,7 +13,6 @@ import pytest
 from tests.fakes import tiny_gguf
 from tests.fakes.api_server import ROOT, ApiServer, wait_for
 from worker.local.engine.store import register_gguf
-from worker.local.process import wait_for
 
 ENGINE = [sys.executable, "-m", "worker.local.engine"]
 
