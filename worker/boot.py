@@ -12,11 +12,11 @@ from worker.config import Config
 from worker.errors import ServerExited, WeightsUnavailable
 from worker.names import ModelName
 from worker.progress import Progress
+from worker.residency import Residency, require_gpu
 from worker.server import Server
 
 if TYPE_CHECKING:
     from worker.choice import Choice
-    from worker.residency import Residency
 
 EXIT_NOTICED_S = 1.0
 
@@ -35,11 +35,16 @@ def boot(
         BootError: the worker cannot serve; the server may still be running and is the caller's to stop.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="boot") as branches:
-        sdk = branches.submit(_import_sdk, import_sdk, writer) if import_sdk is not None else None
         verdict = branches.submit(_judge, judge, writer)
-        _make_resident(config, server=server, writer=writer, verdict=verdict)
-        if sdk is not None:
-            sdk.result()
+        sdk: list[Future[None]] = []
+
+        def start_sdk() -> None:
+            if import_sdk is not None and not sdk:
+                sdk.append(branches.submit(_import_sdk, import_sdk, writer))
+
+        _make_resident(config, server=server, writer=writer, verdict=verdict, probed=start_sdk)
+        for branch in sdk:
+            branch.result()
     server.check()
     writer.write(events.BootReady(model=config.model))
 
@@ -54,18 +59,20 @@ def _judge(judge: Callable[[], Choice | None], writer: events.EventWriter) -> Ch
 
 
 def _make_resident(
-    config: Config, *, server: Server, writer: events.EventWriter, verdict: Future[Choice | None]
+    config: Config,
+    *,
+    server: Server,
+    writer: events.EventWriter,
+    verdict: Future[Choice | None],
+    probed: Callable[[], None],
 ) -> None:
     there = _find_weights(config, writer=writer)
-    # requests costs as much to import as Ollama to start: it is imported while the server starts.
-    from worker.residency import Residency, require_gpu  # noqa: PLC0415
-
     residency = Residency(config.server_url)
     # Before anything is downloaded: a GPU this image cannot use will not become usable.
     found = verdict.result()
     if found is not None and not config.allow_cpu:
         found.require_usable()
-    _wait_answering(server, residency, config=config, writer=writer)
+    _wait_answering(server, residency, config=config, writer=writer, probed=probed)
     if not there:
         _pull_weights(server, config=config, writer=writer)
     writer.write(events.LoadStarted(model=config.model))
@@ -93,13 +100,26 @@ def _import_sdk(import_sdk: Callable[[], str], writer: events.EventWriter) -> No
     writer.write(events.SdkImportFinished(version=import_sdk()))
 
 
-def _wait_answering(server: Server, residency: Residency, *, config: Config, writer: events.EventWriter) -> None:
+def _wait_answering(
+    server: Server,
+    residency: Residency,
+    *,
+    config: Config,
+    writer: events.EventWriter,
+    probed: Callable[[], None],
+) -> None:
+    """Wait for the first HTTP 200; call `probed` after every look at the server.
+
+    The SDK is imported from the first look on and not earlier: its import keeps the interpreter busy, and a server that
+    answers already would wait for its load request.
+    """
     version: list[str] = []
 
     def answered() -> bool:
         found = residency.version()
         if found is not None:
             version.append(found)
+        probed()
         return found is not None
 
     server.wait_until(answered, "server start", config.server_timeout_s)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from dataclasses import dataclass
 from typing import Any
-
-import requests
+from urllib.parse import urlsplit
 
 from worker.errors import BootError, GpuUnusable, ServerExited, ServerTimeout, WeightsUnavailable
 
@@ -27,23 +28,49 @@ class Resident:
         return 0 < self.size_bytes <= self.size_vram_bytes
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """A whole answer of the server."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status < http.client.BAD_REQUEST
+
+    def object(self) -> dict[str, Any]:
+        """Return the JSON object it holds, empty when it holds none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def error(self) -> str:
+        """Return the server's own words."""
+        text = self.body.decode("utf-8", "replace")
+        return str(self.object().get("error") or text[:200] or f"HTTP {self.status}")
+
+
 class Residency:
     """Asks one server about one model; every call may raise the server's own words as an error."""
 
     def __init__(self, base_url: str) -> None:
-        """Talk to the server at `base_url`; nothing is sent yet."""
-        self._base_url = base_url
-        self._session = requests.Session()
-        # The server is on loopback: a proxy from the environment must not be asked for it.
-        self._session.trust_env = False
+        """Talk to the server at `base_url`; nothing is sent yet.
+
+        http.client and not requests: this is imported between the start of the server and its first answer, where
+        requests would take longer than the server does.
+        """
+        self._address = urlsplit(base_url).netloc
 
     def version(self) -> str | None:
         """Return the server's version, or None while it does not answer HTTP 200."""
         try:
-            reply = self._session.get(f"{self._base_url}/api/version", timeout=CONNECT_TIMEOUT_S)
-        except requests.RequestException:
+            reply = self._send("GET", "/api/version", None, CONNECT_TIMEOUT_S)
+        except (OSError, http.client.HTTPException):
             return None
-        return str(_object(reply).get("version", "")) if reply.ok else None
+        return str(reply.object().get("version", "")) if reply.ok else None
 
     def load(self, model: str, limit_s: float) -> Resident:
         """Make the model resident and return what the server says about it.
@@ -58,19 +85,19 @@ class Residency:
             BootError: the server does not list the model as loaded.
         """
         reply = self._call("/api/generate", {"model": model, "stream": False}, limit_s=limit_s)
-        if reply.status_code == requests.codes.bad_request and "does not support generate" in _error(reply):
+        if reply.status == http.client.BAD_REQUEST and "does not support generate" in reply.error():
             # A model for embeddings only; without input it is loaded all the same.
             reply = self._call("/api/embed", {"model": model}, limit_s=limit_s)
         if not reply.ok:
             hint = "The file may be damaged, of an unsupported kind, or too large for this machine"
-            raise WeightsUnavailable(f"the server could not load model {model!r}: {_error(reply)}", hint)
+            raise WeightsUnavailable(f"the server could not load model {model!r}: {reply.error()}", hint)
         return self._resident(model)
 
     def _resident(self, model: str) -> Resident:
         reply = self._call("/api/ps", None, limit_s=30.0)
-        for entry in _object(reply).get("models") or []:
+        for entry in reply.object().get("models") or []:
             names = {str(entry.get("name", "")), str(entry.get("model", ""))}
-            if names & {model, f"{model}:latest"} or len(_object(reply)["models"]) == 1:
+            if names & {model, f"{model}:latest"} or len(reply.object()["models"]) == 1:
                 return Resident(
                     model=model,
                     size_bytes=int(entry.get("size", 0)),
@@ -82,15 +109,25 @@ class Residency:
             "OLLAMA_KEEP_ALIVE must not be 0: the model has to stay loaded",
         )
 
-    def _call(self, path: str, body: dict[str, object] | None, *, limit_s: float) -> requests.Response:
-        method = "GET" if body is None else "POST"
-        timeout = (CONNECT_TIMEOUT_S, limit_s)
+    def _call(self, path: str, body: dict[str, object] | None, *, limit_s: float) -> _Reply:
         try:
-            return self._session.request(method, f"{self._base_url}{path}", json=body, timeout=timeout)
-        except requests.Timeout as exc:
+            return self._send("GET" if body is None else "POST", path, body, limit_s)
+        except TimeoutError as exc:
             raise ServerTimeout("load", limit_s) from exc
-        except requests.RequestException as exc:
+        except (OSError, http.client.HTTPException) as exc:
             raise ServerExited(1, ["connection lost during load"]) from exc
+
+    def _send(self, method: str, path: str, body: dict[str, object] | None, limit_s: float) -> _Reply:
+        connection = http.client.HTTPConnection(self._address, timeout=CONNECT_TIMEOUT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(limit_s)
+            text = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return _Reply(reply.status, reply.read())
+        finally:
+            connection.close()
 
 
 def require_gpu(resident: Resident) -> None:
@@ -104,15 +141,3 @@ def require_gpu(resident: Resident) -> None:
         "Use a GPU with more memory, a smaller quantization or OLLAMA_CONTEXT_LENGTH, "
         "or set WORKER_ALLOW_CPU=1 to serve about 5 times slower",
     )
-
-
-def _object(reply: requests.Response) -> dict[str, Any]:
-    try:
-        value = reply.json()
-    except requests.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _error(reply: requests.Response) -> str:
-    return str(_object(reply).get("error") or reply.text[:200] or f"HTTP {reply.status_code}")
