@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import floor
 from worker.local.engine.store import register_gguf, smollm2_gguf
-from worker.local.process import ROOT, WorkerProcess, server_command, worker_environment
+from worker.local.process import WorkerProcess, server_command, worker_environment
 from worker.local.queue import LocalQueue
 
 MODEL = "smollm2:135m"
@@ -119,6 +119,16 @@ def _keep(out: Path, result: dict[str, Any], rounds: list[Round]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "boot.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     for number, r in enumerate(rounds, start=1):
-        # Only events: other lines of a run may hold paths of the machine it was taken on.
-        lines = [line for line in r.worker_lines if line.startswith('{"at_ns"') and '"server.' not in line]
-        (out / f"boot-{number}.jsonl").write_text("\n".join(lines).replace(str(ROOT), ".") + "\n", encoding="utf-8")
+        (out / f"boot-{number}.jsonl").write_text("\n".join(_shareable(r.worker_lines)) + "\n", encoding="utf-8")
+
+
+def _shareable(lines: list[str]) -> list[str]:
+    """Return the events of a run without what belongs to the machine it was taken on: its paths and server's log."""
+    kept = []
+    for line in lines:
+        if line.startswith('{"at_ns"'):
+            record = json.loads(line)
+            record.pop("argv", None)
+            if record["event"] != "server.logged":
+                kept.append(json.dumps(record, separators=(",", ":")))
+    return kept

@@ -1,16 +1,18 @@
 """`bench proxy`: what the worker costs between the server and the platform, against the server asked directly.
 
-Throughput: tokens a second from the first request to the last token of the last stream, through the worker, divided by
-the same asked of the server itself; the server emits 2000 tokens a second and stream, so that what is measured is the
-way. First token: median of single streams, less the server's own. Instant jobs: answers without a token to wait for, on
-one slot. Memory: resident bytes of the worker over many jobs. All in one run, in interleaved rounds; a ratio is the
-median of the rounds' ratios. The queue runs in the measuring process, in the platform's place.
+Throughput: tokens a second of each stream from its first token to its last, summed, through the worker, divided by the
+same asked of the server itself; the server emits 2000 tokens a second and stream, so that what is measured is the way.
+First token: median of single streams, less the server's own. Instant jobs: answers without a token to wait for, on
+one slot. Memory: resident bytes of the worker over many jobs. Processor time is the worker's alone: where a machine has
+other work, throughput with many streams shows what was left, and this what was needed. All in one run, in interleaved
+rounds; a ratio is the median of the rounds' ratios. The queue runs in the measuring process, in the platform's place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import statistics
 import sys
@@ -35,17 +37,30 @@ FIRST_TOKENS = 40
 INSTANT_JOBS = 200
 MEMORY_STEPS = 10
 LIMIT_S = 300.0
-Way = Callable[[int, int], Taken]
+Ask = Callable[[int, int], Taken]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way through a worker, the same asked of the server directly, and the worker's process id."""
+
+    name: str
+    direct: Ask
+    through: Ask
+    pid: int
 
 
 @dataclass(frozen=True)
 class Stand:
-    """What is measured: each way by its name beside the direct one of the same API, and two workers of queues."""
+    """What is measured: the ways through two workers, one with a single slot, and one that has done nothing yet.
 
-    ways: dict[str, tuple[Way, Way]]
-    queue: LocalQueue
-    worker: WorkerProcess
+    What streams leave unused would hide what jobs keep, and a queue that remembers thousands of jobs is slow.
+    """
+
+    ways: list[Way]
     one_slot: LocalQueue
+    fresh: LocalQueue
+    fresh_pid: int
 
 
 def run(out: Path | None, *, rounds: int = 5, jobs: int = 10_000) -> int:
@@ -71,7 +86,8 @@ def run(out: Path | None, *, rounds: int = 5, jobs: int = 10_000) -> int:
 def _stand(home: Path) -> Iterator[Stand]:
     register_gguf(home / "models", MODEL, smollm2_gguf())
     port = free_port()
-    with LocalQueue() as queue, LocalQueue() as one_slot, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        queue, one_slot, fresh = (stack.enter_context(LocalQueue()) for _ in range(3))
 
         def start(jobs_of: LocalQueue, slots: int, **settings: str) -> tuple[WorkerProcess, str]:
             command = f"{sys.executable} -m bench.emitter"
@@ -90,52 +106,62 @@ def _stand(home: Path) -> Iterator[Stand]:
 
         worker, direct = start(queue, max(STREAMS))
         start(one_slot, 1)
-        start(queue, max(STREAMS), WORKER_MODE="load_balancer", PORT=str(port))
+        unused, _ = start(fresh, 8)
+        gateway, _ = start(queue, max(STREAMS), WORKER_MODE="load_balancer", PORT=str(port))
         native, openai = (_http(direct, openai=openai) for openai in (False, True))
-        ways = {
-            "queue, native": (native, _jobs(queue, openai=False)),
-            "queue, OpenAI": (openai, _jobs(queue, openai=True)),
-            "gateway, native": (native, _http(f"http://127.0.0.1:{port}", openai=False)),
-        }
-        yield Stand(ways, queue, worker, one_slot)
+        ways = [
+            Way("queue, native", native, _jobs(queue, openai=False), worker.process.pid),
+            Way("queue, OpenAI", openai, _jobs(queue, openai=True), worker.process.pid),
+            Way("gateway, native", native, _http(f"http://127.0.0.1:{port}", openai=False), gateway.process.pid),
+        ]
+        yield Stand(ways, one_slot, fresh, unused.process.pid)
 
 
-def _http(url: str, *, openai: bool) -> Way:
+def _http(url: str, *, openai: bool) -> Ask:
     return lambda n, tokens: streams.over_http(url, n, tokens, openai=openai)
 
 
-def _jobs(queue: LocalQueue, *, openai: bool) -> Way:
+def _jobs(queue: LocalQueue, *, openai: bool) -> Ask:
     return lambda n, tokens: streams.over_queue(queue, n, tokens, openai=openai)
 
 
 def _throughput(stand: Stand, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for count in STREAMS:
-        for name, (direct, way) in stand.ways.items():
-            way(count, 10)
-            pairs = [(direct(count, TOKENS).seconds, way(count, TOKENS).seconds) for _ in range(rounds)]
-            ratios = [own_s / through_s for own_s, through_s in pairs]
-            row = {
-                "way": name,
-                "streams": count,
-                "direct_tokens_per_s": round(count * TOKENS / statistics.median(own_s for own_s, _ in pairs)),
-                "ratio": round(statistics.median(ratios), 4),
-                "ratio_min": round(min(ratios), 4),
-                "ratio_max": round(max(ratios), 4),
-            }
+        for way in stand.ways:
+            row = _ratio(way, count, rounds)
             rows.append(row)
-            print(f"{count:3} streams, {name}: {row['ratio']:.3f}", file=sys.stderr, flush=True)
+            print(f"{count:3} streams, {way.name}: {row['ratio']:.3f}", file=sys.stderr, flush=True)
     return rows
+
+
+def _ratio(way: Way, count: int, rounds: int) -> dict[str, Any]:
+    way.through(count, 10)
+    direct, ratios, used_us = [], [], []
+    for _ in range(rounds):
+        direct.append(way.direct(count, TOKENS).tokens_per_s(TOKENS))
+        before_s = _processor_s(way.pid)
+        ratios.append(way.through(count, TOKENS).tokens_per_s(TOKENS) / direct[-1])
+        used_us.append((_processor_s(way.pid) - before_s) / (count * TOKENS) * 1e6)
+    return {
+        "way": way.name,
+        "streams": count,
+        "direct_tokens_per_s": round(statistics.median(direct)),
+        "ratio": round(statistics.median(ratios), 4),
+        "ratio_min": round(min(ratios), 4),
+        "ratio_max": round(max(ratios), 4),
+        "processor_us_per_token": round(statistics.median(used_us), 2),
+    }
 
 
 def _first_token(stand: Stand) -> list[dict[str, Any]]:
     rows = []
-    for name, (direct, way) in stand.ways.items():
-        pairs = [(direct(1, 1).first_s[0], way(1, 1).first_s[0]) for _ in range(FIRST_TOKENS)]
+    for way in stand.ways:
+        pairs = [(way.direct(1, 1).first_s[0], way.through(1, 1).first_s[0]) for _ in range(FIRST_TOKENS)]
         own_ms, through_ms = (statistics.median(pair[at] for pair in pairs) * 1000 for at in (0, 1))
         rows.append(
             {
-                "way": name,
+                "way": way.name,
                 "direct_ms": round(own_ms, 2),
                 "through_ms": round(through_ms, 2),
                 "added_ms": round(statistics.median((b - a) * 1000 for a, b in pairs), 2),
@@ -158,9 +184,9 @@ def _instant(queue: LocalQueue, rounds: int) -> dict[str, float]:
 def _memory(stand: Stand, jobs: int) -> dict[str, Any]:
     resident = []
     for _ in range(MEMORY_STEPS):
-        for job_id in [stand.queue.submit(_instant_job()) for _ in range(jobs // MEMORY_STEPS)]:
-            stand.queue.wait(job_id, LIMIT_S)
-        resident.append(_resident_bytes(stand.worker.process.pid))
+        for job_id in [stand.fresh.submit(_instant_job()) for _ in range(jobs // MEMORY_STEPS)]:
+            stand.fresh.wait(job_id, LIMIT_S)
+        resident.append(_resident_bytes(stand.fresh_pid))
     # The first tenth fills pools and caches.
     growth = resident[-1] - resident[0]
     return {"jobs": jobs, "resident_bytes": resident, "growth_bytes_per_job": round(growth / (jobs * 0.9), 1)}
@@ -170,14 +196,21 @@ def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
+def _processor_s(pid: int) -> float:
+    # The name in parentheses may hold spaces; user and system time are the 12th and 13th field after it.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _instant_job() -> dict[str, Any]:
     return {"messages": streams.MESSAGES, "options": {"num_predict": 1}}
 
 
 def _table(result: dict[str, Any]) -> str:
-    rows = [f"{'':18}{'streams':>8}{'ratio':>8}{'min':>8}{'max':>8}"]
+    rows = [f"{'':18}{'streams':>8}{'ratio':>8}{'min':>8}{'max':>8}{'us/token':>10}"]
     rows += [
         f"{r['way']:18}{r['streams']:8}{r['ratio']:8.3f}{r['ratio_min']:8.3f}{r['ratio_max']:8.3f}"
+        f"{r['processor_us_per_token']:10.2f}"
         for r in result["throughput"]
     ]
     rows += [f"first token, {r['way']}: {r['added_ms']:.2f} ms added" for r in result["first_token"]]

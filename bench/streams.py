@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,14 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds from the first request of a set to the last token of its last stream, and to each first token."""
+    """For each stream of a set: seconds from the first request of all to its first token and to its last one."""
 
-    seconds: float
     first_s: list[float]
+    last_s: list[float]
+
+    def tokens_per_s(self, tokens: int) -> float:
+        """Return the sum of the streams' speeds, each of them with `tokens` tokens."""
+        return sum(tokens / (last_s - first_s) for first_s, last_s in zip(self.first_s, self.last_s, strict=True))
 
 
 def body(tokens: int, *, openai: bool) -> tuple[str, dict[str, Any]]:
@@ -45,15 +48,15 @@ async def _over_http(url: str, streams: int, asked: tuple[str, dict[str, Any]]) 
             await warm.read()
         began_s = time.monotonic()
 
-        async def one() -> float:
+        async def one() -> tuple[float, float]:
             first_s = 0.0
             async with session.post(f"{url}{path}", json=sent) as answer:
                 async for _ in answer.content.iter_any():
                     first_s = first_s or time.monotonic() - began_s
-            return first_s
+            return first_s, time.monotonic() - began_s
 
-        first_s = await asyncio.gather(*(one() for _ in range(streams)))
-        return Taken(time.monotonic() - began_s, list(first_s))
+        times = await asyncio.gather(*(one() for _ in range(streams)))
+        return Taken([first_s for first_s, _ in times], [last_s for _, last_s in times])
 
 
 def over_queue(queue: LocalQueue, streams: int, tokens: int, *, openai: bool) -> Taken:
@@ -67,7 +70,4 @@ def over_queue(queue: LocalQueue, streams: int, tokens: int, *, openai: bool) ->
         if status != "COMPLETED":
             raise RuntimeError(f"a job ended as {status}")
     chunks = [queue.record.chunks(job_id) for job_id in ids]
-    return Taken(max(posts[-1].at_s for posts in chunks) - began_s, [posts[0].at_s - began_s for posts in chunks])
-
-
-Take = Callable[[int, int], Taken]
+    return Taken([posts[0].at_s - began_s for posts in chunks], [posts[-1].at_s - began_s for posts in chunks])

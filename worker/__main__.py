@@ -54,6 +54,16 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     boot.add_argument("--rounds", type=int, default=5)
     boot.add_argument("--out", type=Path, default=None, help="folder for the result and the raw event streams")
     boot.set_defaults(run=_bench_boot)
+    proxy = kinds.add_parser("proxy", help="tokens through the worker against tokens from the server alone")
+    proxy.add_argument("--rounds", type=int, default=5)
+    proxy.add_argument("--jobs", type=int, default=10_000, help="how many jobs the memory is watched over")
+    proxy.set_defaults(run=_bench_proxy)
+    landing = kinds.add_parser("landing", help="a model landed on local disk against llama.cpp reading it in place")
+    landing.add_argument("--rounds", type=int, default=3)
+    landing.add_argument("--only", nargs="+", default=None, help="only these groups of cases")
+    landing.set_defaults(run=_bench_landing)
+    for kind in (proxy, landing):
+        kind.add_argument("--out", type=Path, default=None, help="folder for the result")
 
 
 def _timeline(arguments: list[str]) -> int:
@@ -106,6 +116,18 @@ def _bench_boot(options: argparse.Namespace) -> int:
     from bench import boot  # noqa: PLC0415 - development packages, not in the image
 
     return boot.run(options.rounds, options.out)
+
+
+def _bench_proxy(options: argparse.Namespace) -> int:
+    from bench import proxy  # noqa: PLC0415 - development packages, not in the image
+
+    return proxy.run(options.out, rounds=options.rounds, jobs=options.jobs)
+
+
+def _bench_landing(options: argparse.Namespace) -> int:
+    from bench import landing  # noqa: PLC0415 - development packages, not in the image
+
+    return landing.run(options.out, rounds=options.rounds, which=options.only or landing.GROUPS)
 
 
 _HANDED_ON: dict[str, Callable[[list[str]], int]] = {

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -340,3 +341,26 @@ async def test_images_are_refused_where_the_projector_is_left_out(make_flow: Mak
     (answer,) = await values(make_flow(), job_input)
     assert answer["error"].startswith('{"error": {"code": 500, "message": "image input is not supported"}}. The model')
     assert written.all("job.failed")[1]["status"] == 400
+
+
+async def test_a_fast_line_does_not_turn_every_token_into_a_post(
+    flow: JobFlow, turn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.adapter.flow.POSTS_PER_S", 5)
+    turn(text=TEXT, tokens=60, tokens_per_s=100)
+    chunks = await values(flow, {**CHAT, "stream": True})
+    # 60 tokens take 0.6 s or more: the first one alone, and then one post in 0.2 s.
+    contents = [json.loads(chunk)["message"]["content"] for chunk in chunks]
+    assert contents[0] == "The"
+    assert len(chunks) < 30
+    assert json.loads(chunks[-1])["eval_count"] == 60
+
+
+async def test_an_answer_that_is_complete_is_not_held_back(
+    flow: JobFlow, turn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.adapter.flow.POSTS_PER_S", 1 / LIMIT_S)
+    turn(text=TEXT)
+    began_s = time.monotonic()
+    assert "".join(json.loads(c)["message"]["content"] for c in await values(flow, {**CHAT, "stream": True})) == TEXT
+    assert time.monotonic() - began_s < LIMIT_S
