@@ -139,4 +139,11 @@ _HANDED_ON: dict[str, Callable[[list[str]], int]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").startswith(("worker", "bench")):
+            raise
+        sys.exit(
+            f"The Python package {exc.name!r} is missing: run `make run` once, then use .venv/bin/python -m worker"
+        )

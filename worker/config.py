@@ -203,6 +203,12 @@ def load(environ: Mapping[str, str]) -> Config:
     if TAKE_VARIABLE not in given and given.get("WORKER_MODE", "queue").strip() == "queue":
         told = "this is not a Runpod worker (for a local run: `make run` or `make serve`)"
         problems.append(f"{TAKE_VARIABLE} is missing: {told}")
+    # Pulling the default model instead of what was asked for would be the costlier answer.
+    problems += [
+        f"{name} is not read yet; name the file as Ollama does: OLLAMA_MODEL=hf.co/org/repo:Q4_K_M"
+        for name in ("HF_MODEL", "HF_QUANTIZATION", "HF_MODEL_FILE")
+        if name in given
+    ]
     config = None
     try:
         config = Config.model_validate({name: given[name] for name in known & given.keys()})

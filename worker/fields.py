@@ -46,7 +46,7 @@ OPTIONS = (
     "typical_p",
     "repeat_last_n",
 )
-HINT = "See the README for the three shapes of a job"
+HINT = "See Jobs in the README for what a job may look like"
 _CHAT_ONLY = ("tools",)
 _PROMPT_ONLY = ("images", "suffix", "raw")
 # What other APIs call an option: the server ignores an option it does not know.

@@ -87,7 +87,9 @@ def _list(options: argparse.Namespace, _: Mapping[str, str]) -> int:
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     for row in rows:
         _say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0 if rows else _failed(f"{options.store} has no models")
+    if not rows:
+        _say(f"{options.store} has no models")
+    return 0
 
 
 def _pull(options: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -199,21 +199,31 @@ def _complete(last: str, request: Request) -> bool:
 
 
 def _rejection(status: int, body: bytes) -> JobError:
-    text = body.decode("utf-8", errors="replace").strip()
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    error = value.get("error") if isinstance(value, dict) else None
-    if isinstance(error, dict):
-        error = error.get("message")
-    message = error if isinstance(error, str) and error else text[:500] or f"the server answered HTTP {status}"
+    message = _words(body.decode("utf-8", errors="replace").strip()) or f"the server answered HTTP {status}"
     for words, hint in _SENDERS_FAULT.items():
         if words in message:
             return ServerRejected(400, message, hint)
+    if message == "404 page not found":
+        return ServerRejected(
+            status, "this server does not have the route", "It may be newer than the server's version"
+        )
     if status == 404 and "not found" in message:  # noqa: PLR2004 - HTTP's own number
         return ModelNotFound(message, "Ask for a model the worker has: route /api/tags lists them")
     return ServerRejected(status, message)
+
+
+def _words(text: str) -> str:
+    """Return the message in an error body; the server may hand on its runner's whole body as its own message."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text[:500]
+    error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, dict):
+        error = error.get("message")
+    if not isinstance(error, str) or not error.strip():
+        return text[:500]
+    return _words(error) if error.startswith("{") else error
 
 
 def _names_hint(asked: str, names: list[str]) -> str:

@@ -21,6 +21,7 @@ SAME = {
     "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
 }
+WHOLE_TEXT_TOKENS = 32_768
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 # What the server has no counterpart for: the value that asks for nothing.
 NEUTRAL: dict[str, Any] = {
@@ -74,8 +75,9 @@ def mapped(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
     if any(name in asked for name in _PENALTIES):
-        # vLLM looks at the whole text, Ollama by default at the last 64 tokens.
-        options["repeat_last_n"] = -1
+        # vLLM looks at the whole text, Ollama by default at the last 64 tokens. Its own word for "all", -1, is refused
+        # by newer llama-servers, and the window is allocated: this covers the text of any usual request.
+        options["repeat_last_n"] = WHOLE_TEXT_TOKENS
     rest["options"] = _together(rest.get("options"), options)
     return _logprobs(rest, asked.get("logprobs"))
 

@@ -285,3 +285,10 @@ def test_a_port_is_a_port(port: str) -> None:
 @pytest.mark.parametrize("path", ["ping", "/a b", "/a?b", "/{a}", "/#"])
 def test_the_path_of_health_is_a_path(path: str) -> None:
     assert "HEALTH_CHECK_PATH" in problems(TAKE | {"HEALTH_CHECK_PATH": path})
+
+
+@pytest.mark.parametrize("name", ["HF_MODEL", "HF_QUANTIZATION", "HF_MODEL_FILE"])
+def test_a_hub_model_is_refused_with_the_way_to_name_it_instead_of_another_one_being_served(name: str) -> None:
+    assert f"{name} is not read yet" in problems(TAKE | {name: "org/repo"})
+    assert "OLLAMA_MODEL=hf.co/org/repo" in problems(TAKE | {name: "org/repo"})
+    assert config(**{name: " "}).model

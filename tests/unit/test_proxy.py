@@ -194,6 +194,13 @@ async def test_the_request_arrives_as_it_was_parsed() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "message"),
     [
+        ("404 Not Found", b"404 page not found", ServerRejected, "this server does not have the route"),
+        (
+            "500 Internal Server Error",
+            b'{"error":"{\\"error\\":{\\"code\\":400,\\"message\\":\\"the runner said no\\"}}"}',
+            ServerRejected,
+            "the runner said no",
+        ),
         ("404 Not Found", b'{"error":"model \'x\' not found"}', ModelNotFound, "model 'x' not found"),
         ("404 Not Found", b"404 page not there", ServerRejected, "404 page not there"),
         ("400 Bad Request", b'{"error":{"message":"no","type":"invalid_request_error"}}', ServerRejected, "no"),

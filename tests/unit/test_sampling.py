@@ -29,7 +29,7 @@ def test_parameters_of_the_same_meaning_become_options() -> None:
 
 @pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
 def test_a_penalty_looks_at_the_whole_text_as_vllms_does(name: str) -> None:
-    assert mapped(**{name: 1.1})["options"] == {sampling.SAME[name]: 1.1, "repeat_last_n": -1}
+    assert mapped(**{name: 1.1})["options"] == {sampling.SAME[name]: 1.1, "repeat_last_n": sampling.WHOLE_TEXT_TOKENS}
     given = {"prompt": "p", "options": {"repeat_last_n": 64}, "sampling_params": {name: 1.1}}
     assert sampling.mapped(given)["options"]["repeat_last_n"] == 64
 

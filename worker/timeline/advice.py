@@ -4,8 +4,8 @@ from __future__ import annotations
 
 ADVICE: dict[str, str] = {
     "cpu_only": (
-        "Ollama found no GPU and runs on the CPU: check the driver, the container's access to the GPU, and that "
-        "OLLAMA_LLM_LIBRARY names an existing library directory exactly."
+        "Ollama found no GPU and runs on the CPU. Where there should be one: check the driver, the container's access "
+        "to the GPU, and that OLLAMA_LLM_LIBRARY names an existing library directory exactly."
     ),
     "partly_on_cpu": (
         "Part of the model is not in video memory: take a smaller context (OLLAMA_CONTEXT_LENGTH), a smaller "
