@@ -66,9 +66,8 @@ def serve(port: int) -> int:
             return 1
         endpoint = f"{queue.api_url}/{queue.endpoint_id}"
         body = json.dumps({"input": {"prompt": "Hello!"}})
-        print(
-            f"\nRunPod API     {endpoint}/runsync\nOpenAI client  base_url={queue.openai_url!r}, model {MODEL!r}, any key"
-        )
+        print(f"\nRunPod API     {endpoint}/runsync")
+        print(f"OpenAI client  base_url={queue.openai_url!r}, model {MODEL!r}, any key")
         print(f"runpod client  RUNPOD_ENDPOINT_BASE_URL={queue.api_url}, Endpoint({queue.endpoint_id!r}), any key\n")
         print(f"  curl -s {endpoint}/runsync -H 'Content-Type: application/json' -d '{body}'\n")
         print("Ctrl-C ends it; a job that runs may finish, for up to 25 s.", flush=True)
