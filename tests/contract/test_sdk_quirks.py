@@ -228,7 +228,7 @@ def test_errors_reach_the_client_as_python(wide: Pair) -> None:
 
     body = wide.ours.run({"openai_route": "/v1/chat/completions", "openai_input": {"messages": []}})["output"][0]
     assert json.loads(body)["error"]["message"]
-    sentence = "unknown field 'yields'. See the README for the three shapes of a job"
+    sentence = "unknown field 'yields'. See Jobs in the README for what a job may look like"
     assert wide.ours.run({"yields": 5})["error"] == sentence
 
 

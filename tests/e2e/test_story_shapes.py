@@ -193,7 +193,9 @@ def test_what_the_server_does_not_have_is_an_error_of_that_api(
     answer = ended(queue, job_of(name, stream=stream))
     assert answer["status"] == "COMPLETED"
     (output,) = answer["output"]
-    assert "404 page not found" in error_of(name, output, stream=stream and name == "messages")["message"]
+    assert (
+        "this server does not have the route" in error_of(name, output, stream=stream and name == "messages")["message"]
+    )
 
 
 # --- It is large
