@@ -29,13 +29,14 @@ serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=
 test: $(VENV)/dev.installed $(VENV)/go.installed ## run every test
 	@$(PY) -m pytest -n 4 --dist loadfile
 
-check: $(VENV)/dev.installed ## run every linter
+check: $(VENV)/dev.installed $(VENV)/go.installed ## run every linter
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy handler.py worker
 	@$(VENV)/bin/shellcheck $(SHELL_SCRIPTS)
 	@$(VENV)/bin/shfmt -i 2 -d $(SHELL_SCRIPTS)
 	@$(VENV)/bin/hadolint Dockerfile
+	@$(PY) -m worker patches check
 
 lock: $(VENV)/dev.installed ## resolve requirements/*.txt again from pyproject.toml
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --upgrade \
