@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from worker.local.engine.model import Model
-from worker.local.engine.name import ModelName, NameInvalid, NameMissing
 from worker.local.engine.reply import ApiError, timestamp
 from worker.local.engine.store import ModelMissing, Store
+from worker.names import ModelName, NameInvalid, NameMissing
 
 UNNAMED = (400, "model is required")
 UNSHOWN_KEYS = ("general.name", "tokenizer.chat_template")

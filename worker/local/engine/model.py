@@ -9,8 +9,8 @@ from typing import Any
 
 from worker.local.engine import gguf
 from worker.local.engine.gguf import Gguf, GgufInvalid
-from worker.local.engine.name import ModelName
 from worker.local.engine.store import Manifest, Store
+from worker.names import ModelName
 
 # Families whose state cannot be shared between slots: Ollama gives them one slot whatever is configured.
 ONE_SLOT_FAMILIES = frozenset(

@@ -14,12 +14,12 @@ from worker.local.engine import log, native, openai_answer, openai_request, repl
 from worker.local.engine.body import Body
 from worker.local.engine.embedding import Embedder
 from worker.local.engine.library import Library
-from worker.local.engine.name import ModelName
 from worker.local.engine.native import Native
 from worker.local.engine.reply import ApiError
 from worker.local.engine.scheduler import Scheduler
 from worker.local.engine.settings import Settings
 from worker.local.engine.store import Store
+from worker.names import ModelName
 
 VERSION = "0.0.0-local"
 MAX_BODY_BYTES = 1 << 30

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.local.engine import gguf
-from worker.local.engine.name import ModelName
+from worker.names import ModelName
 
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"

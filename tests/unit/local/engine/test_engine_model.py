@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes import tiny_gguf
 from worker.local.engine.model import Model
-from worker.local.engine.name import ModelName
 from worker.local.engine.store import ModelMissing, Store, register_gguf
+from worker.names import ModelName
 
 
 @pytest.fixture

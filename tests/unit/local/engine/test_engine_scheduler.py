@@ -16,13 +16,13 @@ from worker.local.engine import scheduler as scheduler_module
 from worker.local.engine.duration import FOREVER_S
 from worker.local.engine.gguf import Gguf
 from worker.local.engine.model import Model
-from worker.local.engine.name import ModelName
 from worker.local.engine.options import RunnerOptions
 from worker.local.engine.reply import ApiError
 from worker.local.engine.runner import Runner, RunnerSpec
 from worker.local.engine.scheduler import BUSY, Scheduler
 from worker.local.engine.settings import Settings
 from worker.local.engine.store import Store, register_gguf
+from worker.names import ModelName
 
 OPTIONS = RunnerOptions(100, 512, 0)
 NewScheduler = Callable[..., Scheduler]

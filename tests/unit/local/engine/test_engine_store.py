@@ -14,8 +14,8 @@ import pytest
 from tests.fakes import tiny_gguf
 from worker.local.engine import store as store_module
 from worker.local.engine.gguf import GgufInvalid
-from worker.local.engine.name import ModelName, NameInvalid
 from worker.local.engine.store import ModelMissing, Store, human_number, register_gguf, smollm2_gguf
+from worker.names import ModelName, NameInvalid
 
 
 @pytest.fixture
