@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
+
+from worker.local.process import free_port
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,13 +35,6 @@ _COMPLAINT = re.compile(r"Traceback|Warning|was never|was destroyed|Unhandled")
 STOP_LIMIT_S = 10.0
 START_LIMIT_S = 90.0
 ANSWER_LIMIT_S = 110.0
-
-
-def free_port() -> int:
-    """Return a loopback port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = 30.0) -> bool:
