@@ -166,9 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
             block = body[at : min(at + BLOCK_BYTES, end)]
             if owner.pause_at is not None and owner.sent_bytes >= owner.pause_at:
                 owner.resumed.wait(60.0)
-            self.wfile.write(block)
+            # Counted first: the client may have the last block, and its test may look, before this thread goes on.
             with owner.lock:
                 owner.sent_bytes += len(block)
+            self.wfile.write(block)
             if rate:
                 owner.over.wait(max(0.0, began_s + (at + len(block)) / rate - time.monotonic()))
         if fault.stall_at is not None:
