@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _GO_LIMIT_S = 60
 _IMPORTS = re.compile(r'^import\s+(?:\(([^)]*)\)|[\w.]*\s*("[^"]+"))', re.MULTILINE)
-_FUNCTIONS = re.compile(r"^func (\w+)\(", re.MULTILINE)
+_FUNCTIONS = re.compile(r"^func (\w+)(?:\[[^\]]*\])?\(", re.MULTILINE)
 
 
 def go_binary(name: str) -> Path | None:
