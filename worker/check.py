@@ -11,12 +11,14 @@ from typing import Any
 
 from worker import backend, choice, config, gpu
 from worker.device import Found
-from worker.environment import BACKEND_VARIABLE, Setting
+from worker.environment import BACKEND_VARIABLE, Setting, Unset
 from worker.errors import ConfigInvalid
 from worker.gpu_report import GpuReport, make_report, render_table
 from worker.launch import Launch, prepare
 
 TAKE_VARIABLE = "RUNPOD_WEBHOOK_GET_JOB"
+_SERVERS = ("OLLAMA_", "LLAMA_ARG_", "GGML_", "CUDA_")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -64,10 +66,12 @@ def _machine(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if report.choice.outcome == "unusable" and not cpu_allowed:
         problems.append(report.choice.reason)
     if options.json:
-        _print(json.dumps(_to_dict(report, launch, problems), indent=2))
+        _print(json.dumps(_to_dict(report, launch, environ, problems), indent=2))
     else:
         _print(render_table(report))
-        _print("\n" + _settings_table(launch.settings if launch else []))
+        _print(
+            "\n" + _settings_table([*launch.settings, *_passed_on(launch, environ), *launch.unset] if launch else [])
+        )
         _print("\n" + ("\n".join(f"problem: {p}" for p in problems) or "no problem found"))
     return 1 if problems else 0
 
@@ -76,18 +80,32 @@ def _backends(libraries: Path | None) -> list[backend.Backend]:
     return backend.find(libraries) if libraries is not None and libraries.is_dir() else []
 
 
-def _to_dict(report: GpuReport, launch: Launch | None, problems: list[str]) -> dict[str, Any]:
+def _to_dict(
+    report: GpuReport, launch: Launch | None, environ: Mapping[str, str], problems: list[str]
+) -> dict[str, Any]:
     return {
         "gpu": report.to_dict(),
         "command": launch.argv if launch else None,
-        "server": [vars(setting) for setting in launch.settings] if launch else [],
+        "server": [vars(s) for s in [*launch.settings, *_passed_on(launch, environ)]] if launch else [],
+        "unset": [unset._asdict() for unset in launch.unset] if launch else [],
         "problems": problems,
     }
 
 
-def _settings_table(settings: Sequence[Setting]) -> str:
-    width = max((len(f"{s.name}={s.value}") for s in settings), default=0)
-    return "\n".join(f"{f'{s.name}={s.value}'.ljust(width)}  {s.reason}" for s in settings)
+def _passed_on(launch: Launch, environ: Mapping[str, str]) -> list[Setting]:
+    """Return the server's and the runner's variables that are the user's alone: the worker has no opinion on them."""
+    told = {setting.name for setting in launch.settings}
+    return [
+        Setting(name, "(hidden)" if name.endswith(_SECRET) else value, "set by you", from_user=True)
+        for name, value in sorted(environ.items())
+        if name.startswith(_SERVERS) and name not in told and value.strip()
+    ]
+
+
+def _settings_table(settings: Sequence[Setting | Unset]) -> str:
+    shown = [f"{s.name}={s.value}" if isinstance(s, Setting) else f"{s.name} (not set)" for s in settings]
+    width = max(map(len, shown), default=0)
+    return "\n".join(f"{text.ljust(width)}  {s.reason}" for text, s in zip(shown, settings, strict=True))
 
 
 def _print(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from worker.errors import ConfigInvalid
 
@@ -16,6 +17,9 @@ DEFAULT_HOST = "127.0.0.1:11434"
 # The variable that names one CUDA backend to the server, and the file that makes a directory a CUDA backend.
 BACKEND_VARIABLE = "OLLAMA_LLM_LIBRARY"
 BACKEND_FILE = "libggml-cuda.so"
+# What is set only where it is right for the machine: the runner's threads, and its search for a placement.
+THREADS_VARIABLE = "LLAMA_ARG_THREADS"
+FIT_VARIABLE = "LLAMA_ARG_FIT"
 # The platform's key and its job addresses are the worker's business, not the server's.
 _WITHHELD_PREFIXES = (
     "RUNPOD_WEBHOOK_",
@@ -37,6 +41,13 @@ class Setting:
     from_user: bool = False
 
 
+class Unset(NamedTuple):
+    """A variable of the server that is left alone on this machine, and why."""
+
+    name: str
+    reason: str
+
+
 _CHOSEN = (
     ("OLLAMA_HOST", DEFAULT_HOST, "only the worker talks to the server"),
     ("OLLAMA_KEEP_ALIVE", "-1", "the model stays resident: an idle worker is ended by the platform, not by a timer"),
@@ -51,6 +62,8 @@ _CHOSEN = (
     ("OLLAMA_SKIP_WARMUP", "1", "the warm-up decode delays the first token and the first job does the same work"),
     ("OLLAMA_DISCOVER_ONCE", "1", "the second look at each GPU changes nothing for CUDA"),
     ("OLLAMA_LOAD_POLL_MS", "20", "a loaded runner is noticed after 20 ms instead of up to 250"),
+    ("OLLAMA_EXACT_NAMES", "1", "each request would read every manifest of the store, which may be a network volume"),
+    ("OLLAMA_CACHE_IS_FREE", "1", "a model read ahead into the page cache would count as used memory and cost mmap"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -11,27 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from worker.ggml_types import BLOCKS, FILE_TYPES
+from worker.gguf_head import Array, GgufInvalid, Head, counts
 
-MAGIC = b"GGUF"
+__all__ = ["Array", "GgufFile", "GgufInvalid", "Tensor", "read"]
+
 # One read takes in most heads; vocabularies of 250,000 words need a second one.
 FIRST_READ_BYTES = 4 << 20
 HEAD_LIMIT_BYTES = 256 << 20
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
 _EMBEDDED_PROJECTOR = ("v.", "mm.", "a.")
-
-
-class GgufInvalid(ValueError):
-    """The file is no GGUF that can be read, or not a whole one."""
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array in the metadata, which is not unpacked: vocabularies are long and nobody here needs them."""
-
-    item_type: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -147,72 +134,18 @@ def read(path: Path) -> GgufFile:
 
 
 def _parse(path: Path, data: bytes, size_bytes: int) -> GgufFile:
-    if data[:4] != MAGIC:
-        raise GgufInvalid(f"{path.name} is no GGUF file")
-    version, tensor_count, pair_count = struct.unpack_from("<IQQ", data, 4)
-    if version not in {2, 3}:
-        raise GgufInvalid(f"{path.name} has GGUF version {version & 0xFFFF or version >> 24}; 2 and 3 can be read")
-    head = _Head(data)
+    version, tensor_count, pair_count = counts(path.name, data)
+    head = Head(data)
     try:
         pairs = list(head.pairs(pair_count))
-        tensors = tuple(head.tensor() for _ in range(tensor_count))
+        tensors = tuple(_tensor(head) for _ in range(tensor_count))
     except (KeyError, UnicodeDecodeError, OverflowError) as exc:
         raise GgufInvalid(f"{path.name} has unreadable metadata ({type(exc).__name__}: {exc})") from exc
     metadata = {key: value for key, value, _ in pairs}
     return GgufFile(path, version, metadata, {key: raw for key, _, raw in pairs}, tensors, head.at, size_bytes)
 
 
-class _Head:
-    """A place in the head that moves on as values are taken; running over the end raises struct.error or IndexError."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 24
-
-    def pairs(self, count: int) -> Iterator[tuple[str, Any, bytes]]:
-        for _ in range(count):
-            start = self.at
-            key = self._text()
-            value = self._value(self._number("I"))
-            yield key, value, self._data[start : self.at]
-
-    def tensor(self) -> Tensor:
-        name = self._text()
-        shape = tuple(self._number("Q") for _ in range(self._number("I")))
-        return Tensor(name, shape, self._number("I"), self._number("Q"))
-
-    def _number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(f"<{form}", self._data, self.at)
-        self.at += struct.calcsize(form)
-        return value
-
-    def _text(self) -> str:
-        end = self.at + 8 + self._number("Q")
-        if end > len(self._data):
-            raise IndexError
-        text = self._data[self.at : end].decode("utf-8", "replace")
-        self.at = end
-        return text
-
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self._text()
-        if kind != _ARRAY:
-            return self._number(_SCALARS[kind])
-        item_type, length = self._number("I"), self._number("Q")
-        if item_type == _STRING:
-            self._skip_texts(length)
-        elif item_type == _ARRAY:
-            for _ in range(length):
-                self._value(_ARRAY)
-        else:
-            self.at += length * struct.calcsize(_SCALARS[item_type])
-        if self.at > len(self._data):
-            raise IndexError
-        return Array(item_type, length)
-
-    def _skip_texts(self, count: int) -> None:
-        unpack, data, at = struct.Struct("<Q").unpack_from, self._data, self.at
-        for _ in range(count):
-            at += 8 + unpack(data, at)[0]
-        self.at = at
+def _tensor(head: Head) -> Tensor:
+    name = head.text()
+    shape = tuple(head.number("Q") for _ in range(head.number("I")))
+    return Tensor(name, shape, head.number("I"), head.number("Q"))

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker.environment import BACKEND_FILE, BACKEND_VARIABLE, Setting, server_command, server_environment, settings
+from worker import cpu_quota
+from worker.environment import (
+    BACKEND_FILE,
+    BACKEND_VARIABLE,
+    FIT_VARIABLE,
+    THREADS_VARIABLE,
+    Setting,
+    Unset,
+    server_command,
+    server_environment,
+    settings,
+)
 
 if TYPE_CHECKING:
     from worker.choice import Choice
 
 
+# One of these is there where a driver is; looking for it takes microseconds, asking the driver milliseconds.
+DRIVER = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+
 @dataclass(frozen=True)
 class Launch:
-    """A command and the variables set for it; `libraries` is where the server looks for backends."""
+    """A command and the variables set for it; `libraries` is where the server looks for backends.
+
+    `unset` are variables that are set on other machines and not here.
+    """
 
     argv: list[str]
     settings: list[Setting]
     libraries: Path | None
     backends: tuple[str, ...]
     judged: Choice | None = None
+    unset: tuple[Unset, ...] = ()
 
     def environ(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the server's whole environment."""
@@ -51,6 +71,13 @@ def prepare(environ: Mapping[str, str]) -> Launch:
     Raises:
         ConfigInvalid: the command is no command line.
     """
+    launch = _with_backend(environ)
+    found = [_threads(environ), _fit(launch, environ)]
+    chosen = [*launch.settings, *(setting for setting in found if isinstance(setting, Setting))]
+    return replace(launch, settings=chosen, unset=tuple(unset for unset in found if isinstance(unset, Unset)))
+
+
+def _with_backend(environ: Mapping[str, str]) -> Launch:
     argv = server_command(environ)
     libraries = _libraries(argv[0], environ)
     names = tuple(sorted(path.parent.name for path in libraries.glob(f"*/{BACKEND_FILE}"))) if libraries else ()
@@ -68,6 +95,26 @@ def prepare(environ: Mapping[str, str]) -> Launch:
 def _with(launch: Launch, name: str, reason: str, judged: Choice | None = None) -> Launch:
     chosen = [*launch.settings, Setting(BACKEND_VARIABLE, name, reason)]
     return Launch(launch.argv, chosen, launch.libraries, launch.backends, judged)
+
+
+def _threads(environ: Mapping[str, str]) -> Setting | Unset:
+    """Return how many threads the runner starts: it does not know of a limit on the container's processor time."""
+    mine = environ.get(THREADS_VARIABLE, "")
+    if mine.strip():
+        return Setting(THREADS_VARIABLE, mine, "set by you", from_user=True)
+    return cpu_quota.threads(cpu_quota.quota_cpus(), len(os.sched_getaffinity(0)))
+
+
+def _fit(launch: Launch, environ: Mapping[str, str]) -> Setting | Unset:
+    """Return whether the runner looks for a placement of the model; it takes one more pass over the model's head."""
+    mine = environ.get(FIT_VARIABLE, "")
+    if mine.strip():
+        return Setting(FIT_VARIABLE, mine, "set by you", from_user=True)
+    if not launch.backends or not any(path.exists() for path in DRIVER):
+        return Unset(FIT_VARIABLE, "the runner looks for a placement: no NVIDIA device is visible to a CUDA backend")
+    from worker import fit  # noqa: PLC0415 - not needed on a machine without a device
+
+    return fit.setting(launch.environ(environ))
 
 
 def _libraries(program: str, environ: Mapping[str, str]) -> Path | None:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker import cgroups
+
 # Filesystems whose bytes come over a network or through a daemon; everything else counts as local.
 _DISTANT = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "lustre", "glusterfs", "beegfs", "afs", "gpfs", "wekafs"}
@@ -17,9 +19,11 @@ _DISTANT = frozenset(
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SAMPLES = 512
 _OCTAL = re.compile(r"\\([0-7]{3})")
-# What a file in the page cache of a container may be charged to, newest interface first: limit, usage, statistics.
-_V2 = ("memory.max", "memory.current", "inactive_file")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# What a file in the page cache of a container may be charged to, by the interface's version: limit, usage, statistics.
+_NAMES = {
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 _UNLIMITED_BYTES = 1 << 60
 
 
@@ -123,34 +127,16 @@ def cached_share(path: Path) -> float:
 
 
 def memory_headroom_bytes(
-    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup"), machine: Path = Path("/proc/meminfo")
+    root: Path = cgroups.ROOT, own: Path = cgroups.OWN, machine: Path = Path("/proc/meminfo")
 ) -> int | None:
     """Return how much more this process may use, page cache not in use counted as free; None when nothing tells.
 
     The least of what the machine has and what each memory group around the process allows.
     """
     found = [_available_bytes(machine)]
-    for folder, names in _groups(root, own):
-        found.append(_group_headroom_bytes(folder, names))
+    for folder, version in cgroups.around("memory", root, own):
+        found.append(_group_headroom_bytes(folder, _NAMES[version]))
     return min((value for value in found if value is not None), default=None)
-
-
-def _groups(root: Path, own: Path) -> list[tuple[Path, tuple[str, str, str]]]:
-    """Return the folders of the memory groups around this process, and what their files are called."""
-    groups = [(root, _V2), (root / "memory", _V1)]
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = own.read_text().splitlines()
-    for line in lines:
-        # 0::/group (version 2) or 4:memory:/group (version 1). In a container the path may be the host's: it is not
-        # there then, and the container's own group is the root.
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base, names = (root / "memory", _V1) if controllers else (root, _V2)
-        parts = [part for part in path.split("/") if part not in {"", ".."}]
-        groups += [(base.joinpath(*parts[: depth + 1]), names) for depth in range(len(parts))]
-    return groups
 
 
 def _group_headroom_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:

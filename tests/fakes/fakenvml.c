@@ -7,6 +7,7 @@
  * FAKE_NVML_INIT     return code of nvmlInit             (0)
  * FAKE_NVML_LOST     index of a device that has fallen off the bus
  * FAKE_NVML_MIG      MIG instances per device            (-1: the GPU knows no MIG, 0: split, none made)
+ * FAKE_NVML_USED     MiB in use on each device           (0)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,8 +123,8 @@ int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *out)
     if (!device->mebibytes)
         return NOT_SUPPORTED;
     out->total = device->mebibytes << 20;
-    out->used = 0;
-    out->free = out->total;
+    out->used = (unsigned long long)number("FAKE_NVML_USED", 0) << 20;
+    out->free = out->total - out->used;
     return OK;
 }
 

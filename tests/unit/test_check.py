@@ -79,6 +79,23 @@ def test_every_setting_is_shown_with_its_reason_and_the_users_own_is_marked() ->
     assert "OLLAMA_NOPRUNE=1" in done.stdout
 
 
+def test_what_is_the_users_alone_is_shown_too_but_no_secret() -> None:
+    mine = {"OLLAMA_DEBUG": "1", "LLAMA_ARG_FIT": "on", "LLAMA_ARG_THREADS": "3", "OLLAMA_LLM_LIBRARY": "cuda_v12"}
+    done = check(WORKER_ALLOW_CPU="1", OLLAMA_API_KEY="hush", OLLAMA_VULKAN=" ", **mine)
+    shown = {line.split()[0] for line in done.stdout.splitlines() if line.endswith("set by you")}
+    assert shown == {f"{name}={value}" for name, value in mine.items()} | {"OLLAMA_API_KEY=(hidden)"}
+    assert "hush" not in done.stdout
+
+
+def test_what_is_not_set_here_says_why() -> None:
+    lines = check(WORKER_ALLOW_CPU="1").stdout.splitlines()
+    (fit,) = (line for line in lines if line.startswith("LLAMA_ARG_FIT"))
+    assert fit.startswith("LLAMA_ARG_FIT (not set)")
+    assert "no NVIDIA device" in fit
+    unset = json.loads(check("--json", WORKER_ALLOW_CPU="1").stdout)["unset"]
+    assert {"name": "LLAMA_ARG_FIT", "reason": fit.removeprefix("LLAMA_ARG_FIT (not set)").strip()} in unset
+
+
 def test_mistakes_in_the_configuration_are_all_listed() -> None:
     done = check(WORKER_ALLOW_CPU="perhaps", OLLAMA_NUM_PARALLEL="0", WORKER_DRAIN="3")
     assert done.returncode == 1

@@ -112,5 +112,6 @@ def test_a_choice_for_our_patches_is_one_they_read() -> None:
     overlay = ROOT / "patches" / "overlay"
     read = {name for path in overlay.rglob("*.go") for name in re.findall(r'Getenv\("(\w+)"\)', path.read_text())}
     chosen = {"OLLAMA_SKIP_WARMUP", "OLLAMA_DISCOVER_ONCE", "OLLAMA_LOAD_POLL_MS"}
+    chosen |= {"OLLAMA_CACHE_IS_FREE", "OLLAMA_EXACT_NAMES"}
     assert chosen <= set(CHOSEN)
     assert chosen <= read

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.cuda_library import library, ptx, sass
-from worker import backend, gpu
+from tests.fakes.driver_library import COMPILER, build
+from worker import backend, cpu_quota, gpu, launch
 from worker.device import Device, Driver, Found
-from worker.environment import BACKEND_FILE, BACKEND_VARIABLE
+from worker.environment import BACKEND_FILE, BACKEND_VARIABLE, Setting
 from worker.errors import ConfigInvalid
 from worker.launch import prepare
+from worker.local.engine.store import register_gguf, smollm2_gguf
 
 H100 = Found((Device(0, "NVIDIA H100", "GPU-1", (9, 0)),), Driver("580.95.05", (13, 0)), "NVML")
 NATIVE = library([sass("90"), ptx("90")])
@@ -115,3 +120,85 @@ def test_a_missing_program_has_no_libraries_and_is_the_servers_to_report(tmp_pat
 def test_a_command_that_is_none_says_how_to_write_it() -> None:
     with pytest.raises(ConfigInvalid, match="WORKER_SERVER_COMMAND"):
         prepare({"WORKER_SERVER_COMMAND": 'ollama "serve'})
+
+
+# --- What depends on the machine
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+from worker import launch
+launch.DRIVER = (Path(sys.argv[1]),)
+made = launch.prepare(os.environ)
+print(json.dumps({s.name: s.value for s in made.settings} | {u.name: None for u in made.unset}))
+"""
+
+
+@pytest.fixture
+def loaded(image: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of an image with one backend, a driver, and a model of 100 MB."""
+    if COMPILER is None:
+        pytest.skip("no C compiler for the stand-in driver library")
+    add_backend(image, "cuda_v12", NATIVE)
+    register_gguf(tmp_path / "models", "smollm2:135m", smollm2_gguf())
+    return environ(
+        image,
+        HOME=str(tmp_path),
+        OLLAMA_MODEL="smollm2:135m",
+        OLLAMA_MODELS=str(tmp_path / "models"),
+        LD_LIBRARY_PATH=str(build(tmp_path / "driver")),
+    )
+
+
+def told(environment: dict[str, str], driver: Path, memory_mib: int) -> dict[str, str | None]:
+    """Return what a process on a machine with one device would set, None for what it leaves."""
+    argv = [sys.executable, "-c", PROGRAM, str(driver)]
+    env = environment | {"FAKE_NVML_DEVICES": f"NVIDIA L4,8.9,{memory_mib}"}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=60)
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(("memory_mib", "fit"), [(23034, "off"), (1024, None)])
+def test_the_search_for_a_placement_is_left_out_where_the_model_fits(
+    loaded: dict[str, str], tmp_path: Path, memory_mib: int, fit: str | None
+) -> None:
+    assert told(loaded, tmp_path, memory_mib)["LLAMA_ARG_FIT"] == fit
+
+
+def test_without_a_driver_nobody_is_asked(loaded: dict[str, str], tmp_path: Path) -> None:
+    assert told(loaded, tmp_path / "none", 23034)["LLAMA_ARG_FIT"] is None
+
+
+def test_the_users_own_word_on_the_search_stands(loaded: dict[str, str], tmp_path: Path) -> None:
+    assert told(loaded | {"LLAMA_ARG_FIT": "on"}, tmp_path, 23034)["LLAMA_ARG_FIT"] == "on"
+
+
+def test_a_machine_without_a_device_imports_nothing_for_it(image: Path) -> None:
+    program = f"""
+import sys
+from worker.launch import prepare
+made = prepare({environ(image)!r})
+assert [unset.name for unset in made.unset][-1] == "LLAMA_ARG_FIT"
+print(sorted({{"ctypes", "worker.fit", "worker.video_memory", "pydantic"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_quota_below_the_cpus_becomes_threads(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(cpu_quota, "quota_cpus", lambda: 6.5)
+    made = prepare(environ(image))
+    assert made.environ({})["LLAMA_ARG_THREADS"] == "6"
+    assert "LLAMA_ARG_THREADS" not in {unset.name for unset in made.unset}
+    mine = prepare(environ(image, LLAMA_ARG_THREADS="9"))
+    assert Setting("LLAMA_ARG_THREADS", "9", "set by you", from_user=True) in mine.settings
+
+
+def test_without_a_quota_the_runner_counts_by_itself(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_quota, "quota_cpus", lambda: None)
+    made = prepare(environ(image))
+    assert "LLAMA_ARG_THREADS" not in made.environ({})
+    assert "LLAMA_ARG_THREADS" in {unset.name for unset in made.unset}
