@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -84,7 +84,15 @@ def addressed(job_input: object) -> Request | None:
         return None
     body = job_input.get("openai_input")
     stream = isinstance(body, Mapping) and body.get("stream") is True
-    return Request(Shape.OPENAI, Route(str(job_input["openai_route"])), None, stream=stream, model="")
+    path = job_input["openai_route"]
+    return Request(Shape.OPENAI, Route(path if isinstance(path, str) else ""), None, stream=stream, model="")
+
+
+def renamed(request: Request, model: str) -> Request:
+    """Return `request` for the model the server calls `model`; a form is left as it is."""
+    if not isinstance(request.body, str) or request.model == model:
+        return request
+    return replace(request, model=model, body=_text({**json.loads(request.body), "model": model}))
 
 
 def _stock(job_input: Mapping[str, Any], terms: _Terms) -> Request:
@@ -115,11 +123,13 @@ def _native(job_input: Mapping[str, Any], terms: _Terms) -> Request:
         raise JobInvalid("'route' must be a path such as /api/chat", HINT)
     extra = sorted(set(map(str, job_input)) - {"route", "body", "method"})
     if extra:
-        raise JobInvalid(f"unknown field {extra[0]!r} beside 'route'", "Put the request's fields into 'body'")
+        raise JobInvalid(f"unknown field {extra[0]!r:.80} beside 'route'", "Put the request's fields into 'body'")
     request = _routed(Shape.NATIVE, path, job_input.get("body"), terms)
     method = job_input.get("method")
     if method is not None and method != request.answered.method:
-        raise JobInvalid(f"route {path} takes {request.answered.method}, not {method!r:.40}", "Leave 'method' out")
+        # A name, not whatever was sent: Python cannot write a value nested too deeply.
+        got = repr(method)[:40] if isinstance(method, str) else kind(method)
+        raise JobInvalid(f"route {path} takes {request.answered.method}, not {got}", "Leave 'method' out")
     return request
 
 

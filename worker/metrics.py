@@ -36,7 +36,7 @@ class Metrics:
             events.JobCancelled: lambda event, at_ns: self._ended(event.job_id, at_ns, "cancelled"),
             events.LoopStarted: self._started,
             events.ResultRetried: lambda _event, _at_ns: self._retries.inc(),
-            events.ResultUndelivered: lambda _event, _at_ns: self._losses.inc(),
+            events.ResultUndelivered: self._lost,
         }
 
     def observe(self, event: Event, at_ns: int) -> None:
@@ -98,6 +98,10 @@ class Metrics:
         self._tokens.labels("prompt").inc(event.prompt_tokens or 0)
         self._tokens.labels("output").inc(event.output_tokens or 0)
         self._ended(event.job_id, at_ns, "finished")
+
+    def _lost(self, event: events.ResultUndelivered, at_ns: int) -> None:
+        self._losses.inc()
+        self._ended(event.job_id, at_ns, "undelivered")
 
     def _ended(self, job_id: str, at_ns: int, outcome: str, status: str = "") -> None:
         # A failure nobody foresaw is told twice: as what it was, and as what the sender was told.

@@ -109,7 +109,8 @@ def _think(body: Mapping[str, Any]) -> Any:
     if not effort:
         return None
     if not isinstance(effort, str) or effort not in _EFFORTS:
-        raise JobInvalid(f"unknown reasoning effort {effort!r:.40}", f"Use one of {', '.join(_EFFORTS)}")
+        got = repr(effort)[:40] if isinstance(effort, str) else kind(effort)
+        raise JobInvalid(f"unknown reasoning effort {got}", f"Use one of {', '.join(_EFFORTS)}")
     return _EFFORTS[effort]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,9 +10,10 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from worker.errors import JobError, JobTimeout, ModelNotFound, ServerLost, ServerRejected
+from worker.errors import JobError, JobTimeout, ModelNotFound, ServerLost
 from worker.frames import FrameCutter
 from worker.job import Request
+from worker.rejection import asked_for, names_hint, rejection
 from worker.routes import Framing
 
 READ_BYTES = 64 * 1024
@@ -21,7 +21,6 @@ ERROR_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 5.0
 PIECEWISE_BYTES = 1 << 20
 NAMES_TIMEOUT_S = 2.0
-NAMES_SHOWN = 5
 # What the last frame of a complete stream holds; without it the server broke off.
 _LAST_FRAME = {
     "/v1/chat/completions": ("[DONE]",),
@@ -29,14 +28,9 @@ _LAST_FRAME = {
     "/v1/responses": ("response.completed", "response.failed", "response.incomplete", "[DONE]"),
     "/v1/messages": ("message_stop",),
 }
+# How a frame begins; of an answer that is one object the whole is read later.
+_BEGINNINGS = {Framing.NDJSON: ("{",), Framing.SSE: ("data:", "event:", "id:", "retry:", ":"), Framing.JSON: ("",)}
 _AGAIN = "Nothing is wrong with the request: send it again"
-# The server's words for something it cannot do, which it calls an error of its own: what to tell the sender.
-_TEXT_ONLY = "The model has no vision, or its projector is left out (OLLAMA_SKIP_MMPROJ): send text only"
-_SENDERS_FAULT = {
-    "image input is not supported": _TEXT_ONLY,
-    "does not support multimodal": _TEXT_ONLY,
-    "audio input is not supported": _TEXT_ONLY,
-}
 
 
 class Proxy:
@@ -67,8 +61,7 @@ class Proxy:
         async with self.call(route.method, route.path, request.body, request.content_type) as response:
             with _translated(self._stall_timeout_s):
                 if response.status >= 400:  # noqa: PLR2004 - where HTTP errors begin
-                    error = _rejection(response.status, await _head(response.content, ERROR_BYTES))
-                    raise await self._with_names(error, request)
+                    raise await self.refusal(response.status, await self.head(response), request.model)
             frames = self._frames(response, request)
             try:
                 yield frames
@@ -111,8 +104,25 @@ class Proxy:
             async for data in response.content.iter_any():
                 yield data
 
-    async def _with_names(self, error: JobError, request: Request) -> JobError:
-        """Let a ModelNotFound say which models the worker has."""
+    async def head(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of a refusal, or the first 64 KB of it.
+
+        Raises:
+            ServerLost, JobTimeout: as for `open`.
+        """
+        body = b""
+        with _translated(self._stall_timeout_s):
+            # One read would end where the network cut it.
+            while len(body) < ERROR_BYTES and (data := await response.content.readany()):
+                body += data
+        return body
+
+    async def refusal(self, status: int, body: bytes, asked: str = "") -> JobError:
+        """Return the error that an answer with this status and body is; one for an unknown model names those there are.
+
+        `asked` is the model's name as its sender wrote it, where that is known.
+        """
+        error = rejection(status, body)
         if not isinstance(error, ModelNotFound):
             return error
         try:
@@ -121,8 +131,7 @@ class Proxy:
                 names = [str(model["name"]) for model in (await reply.json(content_type=None))["models"]]
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError):
             return error
-        asked = request.model or request.route.path.rpartition("/v1/models/")[2]
-        error.hint = _names_hint(asked, names) or error.hint
+        error.hint = names_hint(asked or asked_for(error), names)
         return error
 
     def _pool(self) -> aiohttp.ClientSession:
@@ -173,18 +182,12 @@ def _payload(body: str | bytes | None) -> bytes | io.BytesIO | None:
     return io.BytesIO(data) if data is not None and len(data) > PIECEWISE_BYTES else data
 
 
-async def _head(content: aiohttp.StreamReader, limit_bytes: int) -> bytes:
-    """Return the body up to about `limit_bytes`; one read would end where the network cut it."""
-    body = b""
-    while len(body) < limit_bytes and (data := await content.readany()):
-        body += data
-    return body
-
-
 def _checked(frame: str, framing: Framing) -> str:
-    """Return the frame, or raise the error it carries in the middle of a native stream."""
+    """Return the frame, or raise the error it carries in the middle of a native stream, or that it is none."""
+    if not frame.lstrip().startswith(_BEGINNINGS[framing]):
+        raise ServerLost("the server sent something that is no part of an answer", _AGAIN)
     if framing is Framing.NDJSON and frame.startswith('{"error"'):
-        raise _rejection(500, frame.encode())
+        raise rejection(500, frame.encode())
     return frame
 
 
@@ -196,42 +199,3 @@ def _complete(last: str, request: Request) -> bool:
     except ValueError:
         return False
     return isinstance(value, dict) and (value.get("done") is True or value.get("status") == "success")
-
-
-def _rejection(status: int, body: bytes) -> JobError:
-    message = _words(body.decode("utf-8", errors="replace").strip()) or f"the server answered HTTP {status}"
-    for words, hint in _SENDERS_FAULT.items():
-        if words in message:
-            return ServerRejected(400, message, hint)
-    if message == "404 page not found":
-        return ServerRejected(
-            status, "this server does not have the route", "It may be newer than the server's version"
-        )
-    if status == 404 and "not found" in message:  # noqa: PLR2004 - HTTP's own number
-        return ModelNotFound(message, "Ask for a model the worker has: route /api/tags lists them")
-    return ServerRejected(status, message)
-
-
-def _words(text: str) -> str:
-    """Return the message in an error body; the server may hand on its runner's whole body as its own message."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text[:500]
-    error = value.get("error") if isinstance(value, dict) else None
-    if isinstance(error, dict):
-        error = error.get("message")
-    if not isinstance(error, str) or not error.strip():
-        return text[:500]
-    return _words(error) if error.startswith("{") else error
-
-
-def _names_hint(asked: str, names: list[str]) -> str:
-    """Return what to ask for instead: the nearest names, or the first of all there are."""
-    # A name of one model may be written with or without its tag: the best match counts whichever way it comes.
-    short = {name.removesuffix(":latest"): name for name in names}
-    near = difflib.get_close_matches(asked, [*names, *short], n=NAMES_SHOWN)
-    if near:
-        return f"Did you mean {' or '.join(dict.fromkeys(short.get(name, name) for name in near))}?"
-    more = ", …" if len(names) > NAMES_SHOWN else ""
-    return f"This worker has {', '.join(names[:NAMES_SHOWN])}{more}" if names else "This worker has no model yet"

@@ -104,6 +104,14 @@ def test_an_answer_can_end_without_its_end(fake: ApiServer, turn: Callable[..., 
     assert '"done":true' not in response.text
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_token_can_be_garbage(fake: ApiServer, turn: Callable[..., None], path: str) -> None:
+    turn(garbage_at_token=1, tokens=3)
+    content = fake.post(path, {**HI, "stream": True}).content
+    assert content.count(b"<html>") == 1
+    assert content.count(b'"content":') == (3 if path == "/api/chat" else 2)
+
+
 def test_a_connection_can_be_reset(fake: ApiServer, turn: Callable[..., None]) -> None:
     turn(drop_at_token=1)
     with pytest.raises(requests.RequestException):

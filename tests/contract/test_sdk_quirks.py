@@ -171,6 +171,26 @@ def test_a_stopping_idle_worker_waits_for_its_polls_and_loses_the_job_it_gets(ru
     assert our_s < their_s
 
 
+def test_a_stop_signal_is_not_heard_once_the_worker_is_told_to_end(run_sdk: Run, run_ours: Run) -> None:
+    def hears(side: Side, job_input: dict[str, Any]) -> bool:
+        """Cancel a job while the worker waits for its end; return whether the worker asked for the signal."""
+        job_id = side.queue.submit(job_input)
+        side.queue.record.wait_for(lambda record: record.takes(job_id), LIMIT_S)
+        side.worker.signal(signal.SIGTERM)
+        # The poll that is open now is still answered.
+        last = side.queue.record.stops()[-1]
+        side.queue.record.wait_for(lambda _: last.answered is not None, LIMIT_S)
+        side.queue.cancel(job_id)
+        assert side.worker.wait(LIMIT_S) == 0
+        return bool(side.queue.record.stops(job_id))
+
+    with run_sdk() as theirs:
+        assert not hears(theirs, {"result": 1, "gap_s": HOLD_S + 3})
+    with run_ours(FAKE_FIRST_TOKEN_DELAY_S="60") as ours:
+        assert hears(ours, CHAT)
+        assert ours.worker.wait_event("job.cancelled", LIMIT_S)
+
+
 @pytest.mark.parametrize("answer", [Answer(429), RESET], ids=["429", "reset"])
 def test_a_result_is_dropped_at_the_first_failure(narrow: Pair, answer: Answer) -> None:
     queue = narrow.theirs.queue

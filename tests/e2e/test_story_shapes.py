@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60.0
 TEXT = "Grüße aus 東京 🦙 und 👩‍🚀"
-MODELS = "smollm2:135m,embed=embedding"
-# The fake server has no routes for these: all that can be seen is how an error looks.
-ABSENT = {"messages", "transcription"}
-GENERATING = [name for name in SHAPES if name not in {*ABSENT, "embed", "models"}]
-OPENAI = {"openai", "extended"}
+MODELS = "smollm2:135m=completion+audio,embed=embedding"
+GENERATING = [name for name in SHAPES if name not in {"transcription", "embed", "models"}]
+# Those whose errors are objects of the API that was called, and how their streams end.
+OPENAI = {"openai": "data: [DONE]\n\n", "extended": "data: [DONE]\n\n", "messages": '"message_stop"}\n\n'}
 SERVER_ERROR = "CUDA error: out of memory"
 # An end, and whether another try may help.
 ENDS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -106,7 +105,8 @@ def test_an_answer_is_what_the_table_says(
     (output,) = answer["output"]
     assert isinstance(output, dict)
     assert text_of([output]) == TEXT
-    assert (output.get("object") == "chat.completion") is (name in OPENAI)
+    assert (output.get("object") == "chat.completion") is (name in {"openai", "extended"})
+    assert (output.get("type") == "message") is (name == "messages")
     assert output.get("done", True) is True
 
 
@@ -122,9 +122,17 @@ def test_a_stream_is_what_the_table_says(
     assert text_of(chunks) == TEXT
     assert len(chunks) > 1
     if name in OPENAI:
-        assert "".join(chunks).endswith("data: [DONE]\n\n")
+        assert "".join(chunks).endswith(OPENAI[name])
     else:
         assert [json.loads(chunk)["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_sound_becomes_text(queue: LocalQueue, fake: FakeControl) -> None:
+    for stream in (False, True):
+        (output,) = ended(queue, job_of("transcription", stream=stream, prompt="names: Grüße"))["output"]
+        assert output == {"text": TEXT}
+    sent = fake.stats()["last"]["/v1/audio/transcriptions"]
+    assert (sent["language"], sent["prompt"], sent["file_bytes"]) == ("en", "names: Grüße", 4)
 
 
 def test_vectors_and_names_are_not_streamed(queue: LocalQueue, fake: FakeControl) -> None:
@@ -175,7 +183,7 @@ def test_what_came_before_a_late_error_is_there(
         assert answer["status"] == "COMPLETED"
         text = "".join(chunks)
         told = error_of(name, text, stream=True)["message"]
-        chunks = [text[: text.index('data: {"error"')]]
+        chunks = [text[: text.index("event: error" if name == "messages" else 'data: {"error"')]]
     else:
         assert answer["status"] == "FAILED"
         told = answer["error"]
@@ -184,18 +192,23 @@ def test_what_came_before_a_late_error_is_there(
     assert text_of(chunks).startswith("Grüße aus")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", sorted(ABSENT))
-def test_what_the_server_does_not_have_is_an_error_of_that_api(
-    queue: LocalQueue, fake: FakeControl, name: str, *, stream: bool
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("messages", {"max_tokens": None}, "max_tokens is required"),
+        ("transcription", {"model": "absent"}, "not found"),
+        ("transcription", {"model": "embed"}, "does not support chat"),
+        ("transcription", {"file": ""}, "'file' is empty"),
+    ],
+)
+def test_what_these_routes_refuse_is_an_error_of_their_api(
+    queue: LocalQueue, fake: FakeControl, name: str, more: dict[str, Any], words: str
 ) -> None:
     del fake
-    answer = ended(queue, job_of(name, stream=stream))
+    answer = ended(queue, job_of(name, **more))
     assert answer["status"] == "COMPLETED"
     (output,) = answer["output"]
-    assert (
-        "this server does not have the route" in error_of(name, output, stream=stream and name == "messages")["message"]
-    )
+    assert words in error_of(name, output, stream=False)["message"]
 
 
 # --- It is large

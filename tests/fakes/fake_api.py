@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from fake_anthropic import Anthropic, checked
+from fake_driver import compile_for
 from fake_model import embedding, packed, plan
-from fake_request import Refused, answered, decoded, entry, raw, refusals, tagged, translated
+from fake_request import Refused, answered, decoded, entry, form, raw, refusals, tagged, translated
 from fake_script import Script
 from fake_stream import Faults, send
 from fake_wire import Native, OpenAi, dumps, now
@@ -47,6 +50,8 @@ class Fake:
                 web.post("/api/show", self.show),
                 web.post("/api/pull", self.pull),
                 web.delete("/api/delete", self.delete),
+                web.post("/v1/messages", self.messages),
+                web.post("/v1/audio/transcriptions", self.transcribe),
             ]
         )
         for path in ("/api/generate", "/api/chat", "/v1/completions", "/v1/chat/completions"):
@@ -163,24 +168,53 @@ class Fake:
             return raw(wire.nothing("unload"), wire.whole_type)
         asked = translated(body) if openai else body
         self.refuse(asked, "chat" if chat else "generate")
+        if empty:
+            return await self.counted(self.loading(wire, asked), answers=0)
+        return await self.counted(self.answering(request, wire, {"stream": not openai, **asked}))
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        asked = checked(await self.body(request))
+        self.known(asked["model"])
+        self.refuse(asked, "chat")
+        return await self.counted(self.answering(request, Anthropic(asked["model"]), asked))
+
+    async def transcribe(self, request: web.Request) -> web.StreamResponse:
+        fields = await form(request)
+        self.counts[request.path] += 1
+        self.last[request.path] = fields
+        self.known(fields["model"])
+        self.refuse(fields, "chat")
+        if "audio" not in self.script.can(fields["model"]):
+            raise Refused(500, json.dumps({"error": {"code": 500, "message": "audio input is not supported"}}))
+        await self.load(fields["model"])
+        return answered({"text": self.script.text.strip()})
+
+    async def loading(self, wire: Native | OpenAi, asked: dict[str, Any]) -> web.StreamResponse:
+        await self.load(asked["model"])
+        return raw(wire.nothing("load"), wire.whole_type)
+
+    async def answering(
+        self, request: web.Request, wire: Native | OpenAi | Anthropic, asked: dict[str, Any]
+    ) -> web.StreamResponse:
+        script = self.script
+        load_s = await self.load(asked["model"])
+        compile_for(asked, script.compiled_bytes)
+        answer = plan(script, asked)
+        if asked["stream"]:
+            return await send(request, wire, answer, Faults(script, self.counts), load_s)
+        await asyncio.sleep(script.first_token_delay_s)
+        return raw(wire.whole(answer, answer.metrics(load_s)), wire.whole_type)
+
+    async def counted(self, answering: Awaitable[web.StreamResponse], *, answers: int = 1) -> web.StreamResponse:
         try:
-            load_s = await self.load(body["model"])
-            if empty:
-                return raw(wire.nothing("load"), wire.whole_type)
-            script = self.script
-            answer = plan(script, asked)
-            if asked.get("stream", not openai):
-                response = await send(request, wire, answer, Faults(script, self.counts), load_s)
-            else:
-                await asyncio.sleep(script.first_token_delay_s)
-                response = raw(wire.whole(answer, answer.metrics(load_s)), wire.whole_type)
+            response = await answering
         except asyncio.CancelledError:
             self.counts["cancelled"] += 1
             raise
         except ConnectionResetError:
             self.counts["cancelled"] += 1
             return web.Response()
-        self.counts["finished"] += 1
+        self.counts["finished"] += answers
         return response
 
     def refuse(self, asked: dict[str, Any], use: str) -> None:

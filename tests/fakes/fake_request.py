@@ -38,6 +38,18 @@ async def decoded(request: web.Request) -> dict[str, Any]:
     return body
 
 
+async def form(request: web.Request) -> dict[str, Any]:
+    """Return a form's fields and its file's name and size; raise Refused 400 when that or the model is missing."""
+    sent = await request.post()
+    fields: dict[str, Any] = {name: value for name, value in sent.items() if isinstance(value, str)}
+    file = sent.get("file")
+    if not fields.get("model"):
+        raise Refused(400, "model is required")
+    if not isinstance(file, web.FileField):
+        raise Refused(400, "file is required: http: no such file")
+    return fields | {"filename": file.filename, "file_bytes": len(file.file.read())}
+
+
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Write a refusal in the way of the API that was called."""
@@ -46,6 +58,10 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
     except Refused as refusal:
         if not request.path.startswith("/v1"):
             return answered({"error": refusal.text}, refusal.status)
+        if request.path == "/v1/messages":
+            kind = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}
+            error = {"type": kind.get(refusal.status, "api_error"), "message": refusal.text}
+            return answered({"type": "error", "error": error, "request_id": "req_1"}, refusal.status)
         kind = {400: "invalid_request_error", 404: "not_found_error"}.get(refusal.status, "api_error")
         return answered({"error": {"message": refusal.text, "type": kind, "param": None, "code": None}}, refusal.status)
     except web.HTTPNotFound:

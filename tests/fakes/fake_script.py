@@ -30,6 +30,7 @@ class Script:
       tokens_per_s        speed (0: at once); `first_token_delay_s` comes before
       load_s              how long the first request of a model waits; with `load_error` the load fails with 500
       vram_share          size_vram as a share of size in /api/ps
+      compiled_bytes      each new size of prompt leaves a file of so many bytes in CUDA_CACHE_PATH (0: none)
 
     What goes wrong in an answer; tokens are counted from 0, and -1 is never:
       refuse_status       generation is refused with this status and `refuse_error`, `refuse_times` times (0: always)
@@ -37,6 +38,7 @@ class Script:
       drop_at_token       the connection is reset
       close_at_token      the answer ends as if it were complete, without its last object and without [DONE]
       error_at_token      the answer ends with `error` in the way of its API
+      garbage_at_token    what is sent instead of this token is no frame of any API
       hang_at_token       nothing more is sent and the connection stays open
       split               every byte of a streamed answer is written on its own
     """
@@ -58,6 +60,7 @@ class Script:
     load_s: float = 0.0
     load_error: str = ""
     vram_share: float = 1.0
+    compiled_bytes: int = 0
     refuse_status: int = 0
     refuse_error: str = "server busy, please try again.  maximum pending requests exceeded"
     refuse_times: int = 0
@@ -66,6 +69,7 @@ class Script:
     close_at_token: int = -1
     error_at_token: int = -1
     error: str = "an error was encountered while running the model: CUDA error"
+    garbage_at_token: int = -1
     hang_at_token: int = -1
     split: bool = False
 

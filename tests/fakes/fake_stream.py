@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aiohttp import web
+from fake_anthropic import Anthropic
 from fake_model import Plan
 from fake_script import Script
 from fake_wire import Native, OpenAi
+
+# Ends a frame of both kinds of stream.
+GARBAGE = b"\xff\xfe<html>\n\n"
 
 
 @dataclass
@@ -24,7 +28,7 @@ class Faults:
 
 
 async def send(
-    request: web.Request, wire: Native | OpenAi, plan: Plan, faults: Faults, load_s: float
+    request: web.Request, wire: Native | OpenAi | Anthropic, plan: Plan, faults: Faults, load_s: float
 ) -> web.StreamResponse:
     """Send `plan` piece by piece; ends early, or not at all, where the script says so."""
     script = faults.script
@@ -43,6 +47,9 @@ async def send(
             await write(response, request, wire.error(script.error))
         if index in (script.error_at_token, script.close_at_token, script.drop_at_token):
             break
+        if index == script.garbage_at_token:
+            await write(response, request, GARBAGE)
+            continue
         if index and script.tokens_per_s:
             await asyncio.sleep(1 / script.tokens_per_s)
         await write(response, request, piece)
@@ -52,7 +59,7 @@ async def send(
     return response
 
 
-def _pieces(wire: Native | OpenAi, plan: Plan) -> Iterator[bytes]:
+def _pieces(wire: Native | OpenAi | Anthropic, plan: Plan) -> Iterator[bytes]:
     for thought in plan.thoughts:
         yield wire.piece("", thought)
     for token in plan.tokens:

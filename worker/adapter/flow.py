@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from worker import chunks, events, job, openai_answer
 from worker.adapter.inbox import Inbox
 from worker.adapter.outcome import failure, whole
 from worker.config import Config
-from worker.errors import JobError, JobInvalid, ServerLost
+from worker.errors import JobError, JobInvalid, ModelNotFound, ServerLost
 from worker.job import Request
 from worker.proxy import Proxy
+from worker.shelf import Shelf
 from worker.tally import Tally
+from worker.thaw import Thaw
 
 # The SDK spends a sixth of a millisecond on a post: with many streams over a fast line it would do nothing else, and
 # reading the server's answers would have to wait.
@@ -25,16 +27,19 @@ POSTS_PER_S = 1000
 class JobFlow:
     """Runs jobs against the server; `handle` is the generator the SDK iterates."""
 
-    def __init__(self, config: Config, writer: events.EventWriter) -> None:
+    def __init__(self, config: Config, writer: events.EventWriter, shelf: Shelf) -> None:
         """Prepare to run jobs; connections are made inside the loop that calls `handle`."""
         self._config = config
+        self._shelf = shelf
         self._events = writer
         self._proxy = Proxy(config.server_url, stall_timeout_s=config.stall_timeout_s)
+        self._thaw = Thaw(self._proxy, writer, model=shelf.resident, limit_s=config.load_timeout_s)
         self._pumps: dict[str, asyncio.Task[None]] = {}
         self._tallies: dict[str, Tally] = {}
 
     async def close(self) -> None:
         """Close the connections to the server."""
+        self._thaw.close()
         await self._proxy.close()
 
     def release(self, job_id: str) -> Tally | None:
@@ -56,10 +61,11 @@ class JobFlow:
         try:
             request = job.parse(
                 sdk_job.get("input"),
-                default_model=self._config.model,
+                default_model=self._shelf.resident,
                 allow_admin=self._config.allow_model_admin,
                 allow_images=not self._config.skip_projector,
             )
+            request = job.renamed(request, self._shelf.called(request.model))
             async with contextlib.aclosing(self._answer(job_id, request, tally)) as values:
                 async for value in values:
                     tally.sent(value)
@@ -109,9 +115,10 @@ class JobFlow:
 
     async def _pump(self, job_id: str, request: Request, inbox: Inbox, tally: Tally) -> None:
         """Read the answer into `inbox` as fast as the server sends and the platform takes."""
+        await self._thaw.settled()
         self._events.write(events.JobOpened(job_id=job_id, route=request.route.path, model=request.model))
         translated = openai_answer.translator(request)
-        async with self._proxy.open(request) as frames:
+        async with self._opened(request) as frames:
             first = True
             async for frame in frames:
                 if first:
@@ -119,6 +126,19 @@ class JobFlow:
                     first = False
                 tally.read(frame)
                 await inbox.put(translated(frame))
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, request: Request) -> AsyncIterator[AsyncGenerator[str, None]]:
+        """Send a request; when the server has not got its model, have that brought if it may be, and send it again."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                frames = await stack.enter_async_context(self._proxy.open(request))
+            except ModelNotFound as missing:
+                if not request.model:
+                    raise
+                found = job.renamed(request, await self._shelf.bring(request.model, missing))
+                frames = await stack.enter_async_context(self._proxy.open(found))
+            yield frames
 
 
 def _values(batch: list[str], request: Request) -> list[Any]:

@@ -34,10 +34,12 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
     """
 
     flow: JobFlow
+    delivery: Delivery
     writer: events.EventWriter
     concurrency: int
     drain_timeout_s: float
     on_start: Callable[[Loop], None]
+    _has_ended = False
 
     async def run(self) -> None:
         """Take and run jobs until told to stop, then let the running ones finish."""
@@ -47,7 +49,7 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
         self._drain_limit_s = self.drain_timeout_s
-        if not self.is_alive():
+        if self._shutdown_event.is_set():
             self._draining.set()
         for number in (signal.SIGTERM, signal.SIGINT):
             # A handler run by the event loop may write events; one run between two bytecodes may not.
@@ -60,9 +62,14 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
                 await self.get_jobs(session)
                 await self._drain()
             finally:
+                self._has_ended = True
                 stops.cancel()
                 await asyncio.wait([stops])
                 await self.flow.close()
+
+    def is_alive(self) -> bool:
+        """Say whether the SDK must go on listening for stop signals: until the last job is over."""
+        return not self._has_ended
 
     def handle_shutdown(self, signum: int, frame: object) -> None:
         """Remember a signal that came before the loop runs; the SDK installs this as the handler."""
@@ -154,12 +161,14 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         try:
             await self.jobs_handler(session, self.config, job)
             tally = self.flow.release(job_id)
-            if tally is not None:
+            if tally is not None and not self.delivery.has_lost(job_id):
                 self.writer.write(events.JobFinished(job_id=job_id, **vars(tally)))
         except asyncio.CancelledError:
-            self.writer.write(events.JobCancelled(job_id=job_id))
+            if not self.delivery.has_lost(job_id):
+                self.writer.write(events.JobCancelled(job_id=job_id))
         finally:
             self.flow.release(job_id)
+            self.delivery.forget(job_id)
             self.job_progress.remove(job_id)
             self.jobs_tasks.pop(job_id, None)
 
@@ -167,7 +176,8 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         """Wait for running jobs within the limit; the rest is given back by not answering for it."""
         if self._running:
             await asyncio.wait(self._running, timeout=self._drain_limit_s)
-        for task in list(self._running):
+        for job_id, task in list(self.jobs_tasks.items()):
+            self.delivery.give_up(job_id)
             task.cancel()
         if self._running:
             await asyncio.wait(self._running, timeout=1.0)
@@ -183,6 +193,7 @@ def _print_whole(text: str, *, flush: bool = True) -> None:
 def install(loop: type[Loop], delivery: Delivery) -> None:
     """Put our loop, our delivery and a mortal ping process in the places the SDK looks them up."""
     rp_logger.print = serverless.print = _print_whole
+    loop.delivery = delivery
     rp_scale.JobScaler = loop
     rp_http._transmit = delivery.transmit  # noqa: SLF001 - the SDK has no other way in
     ping_loop = rp_ping.Heartbeat.process_loop

@@ -13,6 +13,7 @@ from worker.config import Config
 if TYPE_CHECKING:
     from worker.adapter.flow import JobFlow
     from worker.adapter.loop import Loop
+    from worker.shelf import Shelf
 
 
 def import_sdk() -> str:
@@ -36,7 +37,7 @@ def import_sdk() -> str:
     return str(__version__)
 
 
-def run(config: Config, writer: events.EventWriter, *, on_start: Callable[[Loop], None]) -> None:
+def run(config: Config, writer: events.EventWriter, shelf: Shelf, *, on_start: Callable[[Loop], None]) -> None:
     """Run RunPod's loop until the platform or `Loop.kill_worker` ends it; `on_start` gets the loop first."""
     import runpod  # noqa: PLC0415 - imported while the server started
 
@@ -44,7 +45,7 @@ def run(config: Config, writer: events.EventWriter, *, on_start: Callable[[Loop]
     from worker.adapter.delivery import Delivery  # noqa: PLC0415 - same
     from worker.adapter.flow import JobFlow  # noqa: PLC0415 - same
 
-    flow = JobFlow(config, writer)
+    flow = JobFlow(config, writer, shelf)
 
     class ConfiguredLoop(loop.Loop):
         """The loop with this worker's values; the SDK makes the instance."""

@@ -62,13 +62,15 @@ class Gateway:
         self._health.stop()
         self._thread.close()
 
-    def run(self, on_start: Callable[[Gateway], None]) -> None:
+    def run(self, on_start: Callable[[Gateway], None], model: str) -> None:
         """Let requests through until a signal or `kill_worker`, then let those under way finish.
+
+        `model` is the server's name of the resident one, which is looked after when the worker was frozen.
 
         Raises:
             RuntimeError: the thread that answers has ended.
         """
-        self._thread.submit(asyncio.sleep(0)).result()
+        self._thread.submit(self._look_after(model)).result()
         asyncio.run(self._until_told(on_start))
 
     def kill_worker(self, limit_s: float | None = None) -> None:
@@ -93,6 +95,10 @@ class Gateway:
             for number in NUMBERS:
                 self._loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
+
+    async def _look_after(self, model: str) -> None:
+        if self._passage is not None:
+            self._passage.look_after(model, self._config.load_timeout_s)
 
     async def _drain(self) -> None:
         if self._passage is not None:

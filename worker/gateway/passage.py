@@ -16,6 +16,7 @@ from worker.gateway.health import RESIDENT, Health
 from worker.proxy import Proxy
 from worker.routes import Framing, Route
 from worker.tally import Tally
+from worker.thaw import Thaw
 
 # What a load-balancing endpoint lets through.
 BODY_BYTES = 30_000_000
@@ -30,6 +31,7 @@ class _Answer:
     """What is known of an answer while it passes."""
 
     tally: Tally
+    head: bytes = b""
     tail: bytes = b""
     response: web.StreamResponse | None = None
 
@@ -44,6 +46,11 @@ class Passage:
         self._health = health
         self._allow_admin = allow_admin
         self._running: set[asyncio.Task[object]] = set()
+        self._thaw: Thaw | None = None
+
+    def look_after(self, model: str, limit_s: float) -> None:
+        """Have `model`, by the server's name, loaded again within `limit_s` seconds if a thaw finds it gone."""
+        self._thaw = Thaw(self._proxy, self._events, model=model, limit_s=limit_s)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request with the server's answer, or with an error in the words of its API."""
@@ -57,6 +64,8 @@ class Passage:
             return await self._pass(request, route, body, "")
         self._running.add(task)
         try:
+            if self._thaw is not None:
+                await self._thaw.settled()
             return await self._pass(request, route, body, f"http-{uuid.uuid4().hex[:12]}")
         finally:
             self._running.discard(task)
@@ -81,10 +90,18 @@ class Passage:
     async def _pass(self, request: web.Request, route: Route, body: bytes | None, job_id: str) -> web.StreamResponse:
         """Hand one request through. `job_id` is empty for what is no work for the model and not reported."""
         answer = _Answer(Tally())
+        # Whole: a form's border is in it.
+        kind = request.headers.get("Content-Type", request.content_type)
         self._write(job_id, events.JobAccepted(job_id=job_id))
         try:
-            async with self._proxy.call(route.method, route.path, body, request.content_type) as upstream:
+            async with self._proxy.call(route.method, route.path, body, kind) as upstream:
                 self._write(job_id, events.JobOpened(job_id=job_id, route=route.path, model=""))
+                if not upstream.ok:
+                    answer.head = await self._proxy.head(upstream)
+                    error = await self._proxy.refusal(upstream.status, answer.head)
+                    if error.hint:
+                        # There is more to say than the server knows: which models there are, which setting it was.
+                        raise error
                 response = await self._hand_back(request, upstream, answer, job_id)
             self._finish(upstream, answer, job_id)
         except JobError as error:
@@ -107,6 +124,9 @@ class Passage:
         response = answer.response = web.StreamResponse(status=upstream.status, headers=headers)
         response.content_length = upstream.content_length
         await response.prepare(request)
+        if answer.head:
+            await response.write(answer.head)
+            answer.tail = answer.head[-TAIL_BYTES:]
         async for data in self._proxy.pieces(upstream):
             first = not answer.tally.chunks and upstream.ok
             if first:

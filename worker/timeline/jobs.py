@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from worker.timeline.parse import Entry
 
 _ENDS = {"job.finished": "finished", "job.failed": "failed", "job.cancelled": "cancelled"}
+_LOST = "result.undelivered"
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Job:
     job_id: str
     accepted_ns: int
     outcome: str
-    """`finished`, `failed <code>`, `cancelled` or `running`."""
+    """`finished`, `failed <code>`, `cancelled`, `undelivered` or `running`."""
     undelivered: bool
     ttft_ns: int | None
     """Accepted to the first token at the worker."""
@@ -48,7 +49,8 @@ def collect(entries: Iterable[Entry]) -> tuple[Job, ...]:
 def _job(job_id: str, events: dict[str, Entry]) -> Job:
     accepted_ns = events["job.accepted"].at_ns
     end = next((events[name] for name in _ENDS if name in events), None)
-    outcome = "running" if end is None else f"{_ENDS[end.name]} {end.text('code')}".strip()
+    alone = "undelivered" if _LOST in events else "running"
+    outcome = alone if end is None else f"{_ENDS[end.name]} {end.text('code')}".strip()
     finished = events.get("job.finished")
     token = events.get("job.token_received")
     prompt_tokens = _count(finished, "prompt_tokens")
@@ -64,7 +66,7 @@ def _job(job_id: str, events: dict[str, Entry]) -> Job:
         job_id=job_id,
         accepted_ns=accepted_ns,
         outcome=outcome,
-        undelivered="result.undelivered" in events,
+        undelivered=_LOST in events,
         ttft_ns=since_accepted(token),
         first_chunk_ns=since_accepted(events.get("job.chunk_posted")),
         e2el_ns=since_accepted(finished),

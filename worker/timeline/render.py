@@ -182,7 +182,7 @@ def _jobs(jobs: Sequence[Job], style: Style) -> Iterator[str]:
             f"in {job.prompt_tokens} tokens{_rate(job.prefill_tokens_per_s)}" if job.prompt_tokens is not None else "",
             f"out {job.output_tokens} tokens{_rate(job.decode_tokens_per_s)}" if job.output_tokens is not None else "",
             "RESULT LOST" if job.undelivered else "",
-            "" if job.outcome == "finished" else job.outcome,
+            "" if job.outcome in {"finished", "undelivered"} else job.outcome,
         ]
         yield from style.wrap(f"job {job.job_id}: " + ", ".join(part for part in measured if part), indent="  ")
     rest = len(jobs) - _JOBS_SHOWN

@@ -13,6 +13,10 @@ from tests.fakes.api_server import ApiServer
 from worker.adapter.flow import JobFlow
 from worker.config import load
 from worker.local.process import free_port, wait_for
+from worker.outset import outset
+from worker.references import Wanted
+from worker.shelf import Shelf
+from worker.sources.chain import Placed
 
 if TYPE_CHECKING:
     from tests.conftest import Written
@@ -55,6 +59,14 @@ async def until(condition: Callable[[], bool]) -> None:
     assert await asyncio.to_thread(wait_for, condition, LIMIT_S)
 
 
+def shelf(environ: dict[str, str]) -> Shelf:
+    def bring(wanted: Wanted) -> Placed:
+        raise AssertionError(f"{wanted} is not to be brought")
+
+    start = outset(environ)
+    return Shelf(start.wanted.name.short, start, pull=False, bring=bring)
+
+
 MakeFlow = Callable[..., JobFlow]
 
 
@@ -64,7 +76,7 @@ async def make_flow(fake: ApiServer, written: Written) -> AsyncIterator[MakeFlow
 
     def _make(**settings: str) -> JobFlow:
         environ = {"RUNPOD_WEBHOOK_GET_JOB": "http://x/$ID?a", "OLLAMA_MODEL": "m", "OLLAMA_HOST": fake.url, **settings}
-        flows.append(JobFlow(load(environ), written.writer))
+        flows.append(JobFlow(load(environ), written.writer, shelf(environ)))
         return flows[-1]
 
     yield _make
@@ -189,7 +201,7 @@ async def test_what_came_before_a_failure_is_delivered(flow: JobFlow, turn: Any,
 
 async def test_everything_is_closed_before_the_error_is_handed_over(flow: JobFlow, turn: Any, fake: ApiServer) -> None:
     turn(hang_at_token=1)
-    impatient = JobFlow(flow._config.model_copy(update={"stall_timeout_s": 0.2}), flow._events)
+    impatient = JobFlow(flow._config.model_copy(update={"stall_timeout_s": 0.2}), flow._events, flow._shelf)
     before = stats(fake)["cancelled"]
     generator = impatient.handle({"id": "J", "input": {**CHAT, "stream": True}})
     await anext(generator)

@@ -5,12 +5,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
+from tests.fakes.api_server import until
 from worker.adapter.sdk import import_sdk
+from worker.local.queue import Answer, LocalQueue
 from worker.tally import Tally
 
 import_sdk()  # before the module that imports the SDK: it is slow otherwise
@@ -18,6 +21,7 @@ import_sdk()  # before the module that imports the SDK: it is slow otherwise
 from runpod.http_client import TooManyRequests  # noqa: E402 - after import_sdk
 from runpod.serverless.modules.worker_state import JobsProgress  # noqa: E402 - after import_sdk
 
+from worker.adapter.delivery import Delivery  # noqa: E402 - after import_sdk
 from worker.adapter.loop import Loop  # noqa: E402 - after import_sdk
 
 if TYPE_CHECKING:
@@ -56,6 +60,7 @@ class Platform:
         self.hold = asyncio.Event()
         self.stops: asyncio.Queue[list[str]] = asyncio.Queue()
         self.changed = asyncio.Condition()
+        self.post: Callable[[str], Awaitable[None]]
 
     async def fetch(self, _: object, free: int) -> Any:
         """Answer with the next scripted answer, raise it if it is an error, else hold the poll for good."""
@@ -78,6 +83,8 @@ class Platform:
             await self.hold.wait()
             if job["input"] == "fails":
                 raise UnicodeError("cannot be posted")
+            if job["input"] == "posts":
+                await self.post(job["id"])
         finally:
             self.running.discard(job["id"])
 
@@ -112,6 +119,12 @@ def quiet_sdk() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
 class Running:
     """A loop with its platform, as a task."""
 
@@ -120,6 +133,7 @@ class Running:
         self.flow = Flow()
         self.loop = Loop({"handler": None})
         self.loop.flow = self.flow
+        self.loop.delivery = Delivery(written.writer, limit_s=LIMIT_S)
         self.loop.writer = written.writer
         self.loop.concurrency = concurrency
         self.loop.drain_timeout_s = drain_s
@@ -323,6 +337,58 @@ async def test_jobs_longer_than_the_drain_limit_are_given_back(make: Make, writt
     await running.ended()
     assert {r["job_id"] for r in written.all("job.cancelled")} == {"A", "B"}
     assert set(running.flow.released) == {"A", "B"}
+
+
+async def test_a_stop_signal_is_heard_while_other_jobs_finish(make: Make, written: Written) -> None:
+    running = make(concurrency=2)
+    platform = running.start(jobs("A", "B"))
+    await platform.until(lambda: len(platform.started) == 2)
+    running.loop.kill_worker()
+    for job_id in ("unknown", "A"):
+        # Two polls: the first one had begun before the drain.
+        platform.stops.put_nowait([job_id])
+    await until(lambda: written.all("job.cancelled"))
+    assert written.one("job.cancelled")["job_id"] == "A"
+    assert platform.running == {"B"}
+    platform.hold.set()
+    await running.ended()
+    assert written.one("job.finished")["job_id"] == "B"
+
+
+async def test_a_result_nobody_took_in_time_is_written_out_and_not_called_finished_or_cancelled(
+    make: Make, written: Written, session: aiohttp.ClientSession, queue: LocalQueue
+) -> None:
+    running = make(concurrency=2, drain_s=0.5)
+    queue.faults.done.always(Answer(503))
+    running.platform.post = lambda job_id: running.loop.delivery.transmit(
+        session, f"{queue.api_url}/local/job-done/w1/{job_id}?gpu=X", f'{{"output":"{job_id}"}}'
+    )
+    platform = running.start(jobs("A", job_input="posts"), jobs("B"))
+    await platform.until(lambda: len(platform.started) == 2)
+    platform.hold.set()
+    await until(lambda: written.all("job.finished") and written.all("result.retried"))
+    running.loop.kill_worker()
+    await running.ended()
+    lost = written.one("result.undelivered")
+    assert (lost["job_id"], lost["body"]) == ("A", '{"output":"A"}')
+    assert written.one("job.finished")["job_id"] == "B"
+    assert written.all("job.cancelled") == []
+    assert not running.loop.delivery.has_lost("A")
+
+
+async def test_a_refused_result_is_not_called_finished(
+    make: Make, written: Written, session: aiohttp.ClientSession, queue: LocalQueue
+) -> None:
+    running = make()
+    queue.faults.done.add(Answer(400))
+    running.platform.post = lambda job_id: running.loop.delivery.transmit(
+        session, f"{queue.api_url}/local/job-done/w1/{job_id}?gpu=X", "{}"
+    )
+    platform = running.start(jobs("A", job_input="posts"), jobs("B"))
+    platform.hold.set()
+    await until(lambda: written.all("job.finished"))
+    assert written.one("result.undelivered")["job_id"] == "A"
+    assert written.one("job.finished")["job_id"] == "B"
 
 
 async def test_a_thread_can_end_it_with_a_limit_of_its_own(make: Make, written: Written) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60.0
 KNOBS = {
+    "models": "m",
     "tokens": 0,
     "tokens_per_s": 0,
     "first_token_delay_s": 0,

@@ -69,10 +69,77 @@ async def test_a_stream_is_handed_on_as_it_comes(front: Front, turn: Turn, path:
 
 async def test_the_servers_own_refusals_keep_their_status_and_words(front: Front, fake: ApiServer, turn: Turn) -> None:
     for path in ("/api/chat", "/v1/chat/completions"):
-        own = fake.post(path, {**CHAT, "model": "gone"})
-        assert await outcome(front, "POST", path, json={**CHAT, "model": "gone"}) == (404, own.json())
-    turn(refuse_status=503)
-    assert (await outcome(front, "POST", "/api/chat", json=CHAT))[0] == 503
+        own = fake.post(path, {**CHAT, "think": True, "reasoning_effort": "low"})
+        assert own.status_code == 400
+        told = await outcome(front, "POST", path, json={**CHAT, "think": True, "reasoning_effort": "low"})
+        assert told == (400, own.json())
+    turn(refuse_status=503, refuse_error="busy " * 50_000)
+    assert await outcome(front, "POST", "/api/chat", json=CHAT) == (503, {"error": "busy " * 50_000})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unknown_model_is_answered_with_the_nearest_names(
+    front: Front, turn: Turn, written: Written, *, stream: bool
+) -> None:
+    turn(models="m,qwen3:8b,qwen3:14b")
+    body = {**CHAT, "model": "qwen3:8", "stream": stream}
+    meant = "model 'qwen3:8' not found. Did you mean qwen3:8b or qwen3:14b?"
+    assert await outcome(front, "POST", "/api/chat", json=body) == (404, {"error": meant})
+    error = {"message": meant, "type": "not_found_error", "param": None, "code": "not_found_error"}
+    assert await outcome(front, "POST", "/v1/chat/completions", json=body) == (404, {"error": error})
+    status, told = await outcome(front, "GET", "/v1/models/zzzz")
+    assert (status, told["error"]["message"]) == (
+        404,
+        "model 'zzzz:latest' not found. This worker has m:latest, qwen3:14b, qwen3:8b",
+    )
+    assert [record["status"] for record in written.all("job.failed")] == [404, 404]
+
+
+async def test_an_image_for_a_model_that_cannot_see_is_the_senders_fault_and_names_the_setting(front: Front) -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    for path, message in (
+        ("/api/chat", {"role": "user", "content": "hi", "images": ["AA=="]}),
+        ("/v1/chat/completions", {"role": "user", "content": [part]}),
+    ):
+        status, told = await outcome(front, "POST", path, json={**CHAT, "messages": [message]})
+        assert status == 400
+        assert "OLLAMA_SKIP_MMPROJ" in str(told)
+
+
+async def test_anthropics_messages_whole_and_streamed(front: Front, written: Written) -> None:
+    body = {**CHAT, "max_tokens": 100}
+    status, told = await outcome(front, "POST", "/v1/messages", json=body)
+    assert (status, told["type"], told["stop_reason"]) == (200, "message", "end_turn")
+    (block,) = told["content"]
+    async with front.call("POST", "/v1/messages", json={**body, "stream": True}) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        events = [event for event in (await answer.text()).split("\n\n") if event]
+    values = [json.loads(event.partition("\ndata: ")[2]) for event in events]
+    assert [event.partition("\n")[0] for event in events] == [f"event: {value['type']}" for value in values]
+    assert "".join(v["delta"]["text"] for v in values if v["type"] == "content_block_delta") == block["text"]
+    assert values[-1] == {"type": "message_stop"}
+    await until(lambda: len(written.all("job.finished")) == 2)
+    assert {record["output_tokens"] for record in written.all("job.finished")} == {told["usage"]["output_tokens"]}
+    status, told = await outcome(front, "POST", "/v1/messages", json={**body, "model": "mm"})
+    assert (status, told["error"]["type"]) == (404, "not_found_error")
+    assert told["error"]["message"].endswith("Did you mean m:latest?")
+
+
+async def test_a_form_with_sound(front: Front, turn: Turn, fake: ApiServer) -> None:
+    turn(models="m=completion+audio,deaf")
+
+    def form(model: str) -> aiohttp.FormData:
+        data = aiohttp.FormData({"model": model, "language": "en"})
+        data.add_field("file", b"RIFF" * 100_000, filename="a.wav", content_type="audio/wav")
+        return data
+
+    status, told = await outcome(front, "POST", "/v1/audio/transcriptions", data=form("m"))
+    assert (status, list(told)) == (200, ["text"])
+    sent = fake.get("/fake/stats").json()["last"]["/v1/audio/transcriptions"]
+    assert sent == {"model": "m", "language": "en", "filename": "a.wav", "file_bytes": 400_000}
+    status, told = await outcome(front, "POST", "/v1/audio/transcriptions", data=form("deaf"))
+    assert status == 400
+    assert "OLLAMA_SKIP_MMPROJ" in told["error"]["message"]
 
 
 async def test_a_body_is_handed_on_whatever_it_is(front: Front, fake: ApiServer) -> None:

@@ -45,7 +45,7 @@ def boot_events() -> list[Told]:
         (950, events.ServerAnswered(version="0.32.15")),
         (1003, events.SdkImportFinished(version="1.12.0")),
         (1500, events.SourcePassedOver(source="local", reason="not here")),
-        (2600, events.WeightsPlaced(model="m", source="volume")),
+        (2600, events.WeightsPlaced(model="m", source="volume", store="s")),
         (2610, events.LoadStarted(model="m")),
     ]
 

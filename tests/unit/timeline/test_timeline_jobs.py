@@ -53,8 +53,12 @@ def test_the_outcome_is_how_the_job_ended(end: Entry, outcome: str) -> None:
 
 
 def test_a_lost_result_is_told() -> None:
-    lost = one(entry("job.accepted", 1), entry("job.finished", 5), entry("result.undelivered", 9, reason="500"))
-    assert lost.undelivered
+    lost = one(entry("job.accepted", 1), entry("result.undelivered", 9, reason="500"))
+    assert (lost.outcome, lost.undelivered, lost.e2el_ns) == ("undelivered", True, None)
+    # An error nobody could be told, and a log of before this end had a name.
+    for name, outcome in (("job.failed", "failed"), ("job.finished", "finished")):
+        told = one(entry("job.accepted", 1), entry(name, 5), entry("result.undelivered", 9, reason="500"))
+        assert (told.outcome, told.undelivered) == (outcome, True)
 
 
 @pytest.mark.parametrize("output_tokens", [0, 1, None, -3, "many"])
