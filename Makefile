@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 ASK ?=
+MODEL ?=
 PORT ?= 8000
 SOURCES := handler.py worker tests bench
 SHELL_SCRIPTS := start.sh .ci/run $(wildcard patches/*.sh)
@@ -21,11 +22,11 @@ include image.mk
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t12
 
-run: $(VENV)/local.installed ## answer one question on this machine and show the cold start (ASK="…")
-	@$(PY) -m worker local run --ask "$(ASK)"
+run: $(VENV)/local.installed ## answer one question on this machine and show the cold start (ASK="…" MODEL=…)
+	@$(PY) -m worker local run --ask "$(ASK)" --model "$(MODEL)"
 
-serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=8000)
-	@$(PY) -m worker local serve --port $(PORT)
+serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=8000 MODEL=…)
+	@$(PY) -m worker local serve --port $(PORT) --model "$(MODEL)"
 
 test: $(VENV)/dev.installed $(VENV)/go.installed ## run every test
 	@$(PY) -m pytest -n 4 --dist loadfile

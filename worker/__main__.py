@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+GENERATED = (ROOT / "README.md", ROOT / "docs" / "figures.md")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("timeline", help="where the seconds of a cold start went, from a log")
     commands.add_parser("check", help="what this worker would do here and why; whether it can serve these GPUs")
     commands.add_parser("models", help="list, pull, register, verify and prune the models of the store")
+    commands.add_parser("bake", help="compile a model's kernels once, for every later worker (needs a GPU)")
     commands.add_parser("patches", help="check the patch queue")
-    readme = commands.add_parser("readme", help="write the generated blocks of README.md anew")
+    readme = commands.add_parser("readme", help="write the generated blocks of README.md and docs/figures.md anew")
     readme.set_defaults(run=_readme)
     _add_local(commands.add_parser("local", help="run everything on this machine (development)"))
     _add_bench(commands.add_parser("bench", help="measure, as ratios taken in one run"))
@@ -46,6 +47,9 @@ def _add_local(parser: argparse.ArgumentParser) -> None:
     serve = modes.add_parser("serve", help="keep a queue and a worker running")
     serve.add_argument("--port", type=int, default=8000, help="port of the local queue; 0 takes a free one")
     serve.set_defaults(run=_local_serve)
+    for command in (run, serve):
+        text = "what to serve: a name, a path to a GGUF or a folder of them, an s3:// URL (default: a small chat model)"
+        command.add_argument("--model", default="", help=text)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +66,31 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     landing.add_argument("--rounds", type=int, default=3)
     landing.add_argument("--only", nargs="+", default=None, help="only these groups of cases")
     landing.set_defaults(run=_bench_landing)
-    for kind in (proxy, landing):
+    transfer = kinds.add_parser("transfer", help="a download in ranges against what the connection can give")
+    transfer.add_argument("--rounds", type=int, default=3)
+    transfer.set_defaults(run=_bench_transfer)
+    for kind in (proxy, landing, transfer):
         kind.add_argument("--out", type=Path, default=None, help="folder for the result")
+    soak = kinds.add_parser("soak", help="minutes of mixed work, and then whether the worker is what it was before")
+    soak.add_argument("--minutes", type=float, default=10.0)
+    soak.add_argument("--jobs", type=int, default=10_000, help="how many instant jobs the memory is watched over")
+    soak.add_argument("--out", type=Path, default=None, help="folder for the result")
+    soak.set_defaults(run=_bench_soak)
+    _add_cold_start(kinds.add_parser("cold-start", help="from a stock start to this worker's, step by step"))
+
+
+def _add_cold_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=5, help="how often each step is measured")
+    parser.add_argument("--out", type=Path, default=None, help="folder for result, picture and raw event streams")
+    parser.add_argument("--models", type=Path, default=None, help="an Ollama store to load from; else a small model")
+    parser.add_argument("--model", default="", help="which of its models, as Ollama names it")
+    parser.add_argument("--rungs", nargs="+", default=None, help="only these steps, as stock structure landing")
+    parser.add_argument("--cold", action="store_true", help="take the model out of the page cache before each run")
+    parser.add_argument("--landing-dir", type=Path, default=None, help="folder for landed copies")
+    parser.add_argument("--volume-latency-us", type=int, default=0, help="put the store behind FUSE with this latency")
+    parser.add_argument("--jit", choices=("direct", "mirror"), default="direct", help="how compiled kernels are kept")
+    parser.add_argument("--backend", default="", help="a CUDA backend to take instead of the best, as in cuda_v13")
+    parser.set_defaults(run=_bench_cold_start)
 
 
 def _timeline(arguments: list[str]) -> int:
@@ -84,6 +111,12 @@ def _models(arguments: list[str]) -> int:
     return run(arguments, os.environ)
 
 
+def _bake(arguments: list[str]) -> int:
+    from worker.bake import main as run  # noqa: PLC0415 - each command loads only its own
+
+    return run(arguments, os.environ)
+
+
 def _patches(arguments: list[str]) -> int:
     from worker.patches.command import main as run  # noqa: PLC0415 - each command loads only its own
 
@@ -93,23 +126,24 @@ def _patches(arguments: list[str]) -> int:
 def _readme(_: argparse.Namespace) -> int:
     from worker import readme  # noqa: PLC0415 - each command loads only its own
 
-    before = README.read_text(encoding="utf-8")
-    after = readme.refreshed(before, ROOT / "bench" / "results")
-    README.write_text(after, encoding="utf-8")
-    sys.stdout.write("README.md: " + ("written anew\n" if after != before else "nothing to change\n"))
+    for page in GENERATED:
+        before = page.read_text(encoding="utf-8")
+        after = readme.refreshed(before, ROOT / "bench" / "results")
+        page.write_text(after, encoding="utf-8")
+        sys.stdout.write(f"{page.name}: {'written anew' if after != before else 'nothing to change'}\n")
     return 0
 
 
 def _local_run(options: argparse.Namespace) -> int:
     from worker.local import demo  # noqa: PLC0415 - development packages, not in the image
 
-    return demo.run(options.ask or demo.QUESTION)
+    return demo.run(options.ask or demo.QUESTION, options.model)
 
 
 def _local_serve(options: argparse.Namespace) -> int:
     from worker.local import demo  # noqa: PLC0415 - development packages, not in the image
 
-    return demo.serve(options.port)
+    return demo.serve(options.port, options.model)
 
 
 def _bench_boot(options: argparse.Namespace) -> int:
@@ -130,7 +164,40 @@ def _bench_landing(options: argparse.Namespace) -> int:
     return landing.run(options.out, rounds=options.rounds, which=options.only or landing.GROUPS)
 
 
+def _bench_transfer(options: argparse.Namespace) -> int:
+    from bench import transfer  # noqa: PLC0415 - development packages, not in the image
+
+    return transfer.run(options.out, rounds=options.rounds)
+
+
+def _bench_soak(options: argparse.Namespace) -> int:
+    from bench import soak  # noqa: PLC0415 - development packages, not in the image
+
+    return soak.run(options.out, minutes=options.minutes, jobs=options.jobs)
+
+
+def _bench_cold_start(options: argparse.Namespace) -> int:
+    from bench.cold_start import report, rungs  # noqa: PLC0415 - development packages, not in the image
+    from bench.cold_start.options import Options  # noqa: PLC0415 - same
+
+    return report.run(
+        Options(
+            runs=options.runs,
+            out=options.out,
+            models=options.models,
+            model=options.model,
+            which=tuple(options.rungs or rungs.NAMES),
+            landing_dir=options.landing_dir,
+            latency_us=options.volume_latency_us,
+            cold=options.cold,
+            jit=options.jit,
+            backend=options.backend,
+        )
+    )
+
+
 _HANDED_ON: dict[str, Callable[[list[str]], int]] = {
+    "bake": _bake,
     "check": _check,
     "models": _models,
     "timeline": _timeline,

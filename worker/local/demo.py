@@ -19,6 +19,9 @@ from worker.timeline.model import timelines
 MODEL = "smollm2:135m"
 HOME = ROOT / "build" / "local"
 QUESTION = "Why is the sky blue?"
+# Settings of the worker's that somebody may have exported for a try; everything else stays out.
+_OFFERED = ("HF_", "AWS_", "OLLAMA_", "WORKER_", "RUNPOD_MODEL_CACHE_DIR")
+_KEPT = ("OLLAMA_BIN", "OLLAMA_SRC", "OLLAMA_HOST", "OLLAMA_MODELS", "WORKER_SERVER_COMMAND")
 _STAGES = {
     "worker.started": "start.sh and Python",
     "server.answered": "the server answers",
@@ -29,9 +32,12 @@ _STAGES = {
 }
 
 
-def run(question: str) -> int:
-    """Answer one streaming chat job and show where the time went; return an exit code."""
-    _prepare()
+def run(question: str, model: str = "") -> int:
+    """Answer one streaming chat job and show where the time went; return an exit code.
+
+    `model` is whatever OLLAMA_MODEL may be: a name, a path to a GGUF or a folder of them, an s3:// URL.
+    """
+    settings = _prepare(model)
     with LocalQueue() as queue:
         job_id = queue.submit(
             {
@@ -40,7 +46,7 @@ def run(question: str) -> int:
                 "options": {"temperature": 0, "num_predict": 120},
             }
         )
-        with WorkerProcess(worker_environment(queue, home=HOME, model=MODEL)) as worker:
+        with WorkerProcess(worker_environment(queue, home=HOME, **settings)) as worker:
             if not _show_boot(worker):
                 return 1
             print(f"\n> {question}\n")
@@ -58,16 +64,17 @@ def run(question: str) -> int:
         return exit_code
 
 
-def serve(port: int) -> int:
+def serve(port: int, model: str = "") -> int:
     """Keep a queue and a worker running until the person at the terminal has had enough."""
-    _prepare()
-    with LocalQueue(port=port) as queue, WorkerProcess(worker_environment(queue, home=HOME, model=MODEL)) as worker:
+    settings = _prepare(model)
+    with LocalQueue(port=port) as queue, WorkerProcess(worker_environment(queue, home=HOME, **settings)) as worker:
         if not _show_boot(worker, until="loop.started"):
             return 1
+        name = worker.wait_event("boot.ready")["model"]
         endpoint = f"{queue.api_url}/{queue.endpoint_id}"
         body = json.dumps({"input": {"prompt": "Hello!"}})
         print(f"\nRunPod API     {endpoint}/runsync")
-        print(f"OpenAI client  base_url={queue.openai_url!r}, model {MODEL!r}, any key")
+        print(f"OpenAI client  base_url={queue.openai_url!r}, model {name!r}, any key")
         print(f"runpod client  RUNPOD_ENDPOINT_BASE_URL={queue.api_url}, Endpoint({queue.endpoint_id!r}), any key\n")
         print(f"  curl -s {endpoint}/runsync -H 'Content-Type: application/json' -d '{body}'\n")
         print("Ctrl-C ends it; a job that runs may finish, for up to 25 s.", flush=True)
@@ -77,11 +84,24 @@ def serve(port: int) -> int:
             return worker.stop()
 
 
-def _prepare() -> None:
+def _prepare(model: str) -> dict[str, str]:
+    """Return the model and what else is set for the worker."""
     HOME.mkdir(parents=True, exist_ok=True)
-    register_gguf(HOME / "models", MODEL, smollm2_gguf())
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_OFFERED) and name not in _KEPT and value.strip()
+    }
+    wanted = model or given.pop("OLLAMA_MODEL", "") or MODEL
+    if wanted == MODEL:
+        register_gguf(HOME / "models", MODEL, smollm2_gguf())
+    elif Path(wanted).exists():
+        # The worker runs in a folder of its own.
+        wanted = str(Path(wanted).absolute())
     engine = os.environ.get("OLLAMA_BIN") or "the local engine (set OLLAMA_BIN=/path/to/ollama for a real Ollama)"
-    print(f"Server: {engine}\nModel:  {MODEL}\n")
+    shown = given.get("WORKER_MODELS") or given.get("HF_MODEL") or wanted
+    print(f"Server: {engine}\nModel:  {shown}\n")
+    return {**given, "model": wanted}
 
 
 def _show_boot(worker: WorkerProcess, until: str = "job.accepted") -> bool:

@@ -60,6 +60,18 @@ class Script:
         with self._lock:
             self._always = answer
 
+    @property
+    def left(self) -> int:
+        """Return how many answers are still to come."""
+        with self._lock:
+            return len(self._coming)
+
+    def clear(self) -> None:
+        """Behave from now on."""
+        with self._lock:
+            self._coming.clear()
+            self._always = None
+
     def next(self) -> Answer:
         """Return the answer for the request at hand."""
         with self._lock:

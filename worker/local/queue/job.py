@@ -6,6 +6,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker.local.queue.errors import Refused
+
+# Far more than anybody sends, and less than Python's encoder can follow on whatever stack it stands.
+DEPTH_LIMIT = 500
+
 
 class State(str, enum.Enum):
     """Where a job stands, in Runpod's words."""
@@ -35,6 +40,11 @@ class Order:
     webhook: str | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     is_sync: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise Refused for an input that could not be handed to a worker."""
+        if _is_deeper([self.job_input], DEPTH_LIMIT):
+            raise Refused(f"the input is nested more than {DEPTH_LIMIT} levels deep")
 
 
 @dataclass(eq=False)
@@ -117,6 +127,15 @@ class Job:
         if self.retries:
             document["retries"] = self.retries
         return document
+
+
+def _is_deeper(level: list[Any], limit: int) -> bool:
+    for _ in range(limit + 1):
+        inner = [value for value in level if isinstance(value, (dict, list))]
+        if not inner:
+            return False
+        level = [item for value in inner for item in (value.values() if isinstance(value, dict) else value)]
+    return True
 
 
 def _ms(seconds: float) -> int:

@@ -14,6 +14,7 @@ class Limits:
 
     Runpod publishes neither how long it holds a poll nor after how many pings that do not name a job it gives
     the job to another worker nor how often it does so; those defaults are chosen, not known.
+    `kept_calls` is how many calls and changes of state the record keeps; None is all of them.
     """
 
     run_bytes: int = 10 * MEGABYTE
@@ -36,6 +37,8 @@ class Limits:
     ping_interval_s: float = 10.0
     missed_pings: float = 3.0
     max_retries: int = 3
+
+    kept_calls: int | None = None
 
     webhook_tries: int = 3
     webhook_gap_s: float = 10.0

@@ -13,7 +13,7 @@ from worker.local.queue.faults import Faults
 from worker.local.queue.job import Order
 from worker.local.queue.limits import Limits
 from worker.local.queue.record import Record
-from worker.local.queue.server import ENDPOINT_ID, PREFIX, QueueServer
+from worker.local.queue.server import ENDPOINT_ID, PREFIX, Beside, QueueServer
 from worker.local.queue.watch import next_chunks, until_final
 
 if TYPE_CHECKING:
@@ -37,15 +37,19 @@ class LocalQueue:
         faults: Faults | None = None,
         limits: Limits | None = None,
         api_key: str | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """Prepare a queue on `port`, or on a free one when it is 0. None as `api_key` lets everybody in."""
+        """Prepare a queue on `port`, or on a free one when it is 0. None as `api_key` lets everybody in.
+
+        `beside` makes, inside the server's loop, the application of every path that is not the queue's own.
+        """
         self.endpoint_id = ENDPOINT_ID
         self.faults = faults or Faults()
         self.limits = limits or Limits()
-        self.record = Record()
+        self.record = Record(self.limits.kept_calls)
         self._address = (host, port)
         self._api_key = api_key
-        self._server = QueueServer(self.limits, self.faults, self.record, api_key)
+        self._server = QueueServer(self.limits, self.faults, self.record, api_key, beside=beside)
         self._thread = threading.Thread(target=self._run, name="local-queue", daemon=True)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._port: Future[int] = Future()

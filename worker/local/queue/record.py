@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,11 +55,11 @@ class Move:
 class Record:
     """Calls and moves in order of arrival; written on the queue's thread, read from any."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, keep: int | None = None) -> None:
+        """Start empty; keep everything, or only the last `keep` of each for a queue that runs for days."""
         self._changed = threading.Condition()
-        self._calls: list[Call] = []
-        self._moves: list[Move] = []
+        self._calls: deque[Call] = deque(maxlen=keep)
+        self._moves: deque[Move] = deque(maxlen=keep)
 
     def opened(self, call: Call) -> Call:
         """Keep a request that has just been read."""

@@ -24,14 +24,18 @@ PREFIX = f"/v2/{ENDPOINT_ID}"
 SWEEP_S = 0.05
 READ_BYTES = 64 * 1024 * 1024  # above every limit, so that the queue and not aiohttp answers a large body
 
+Beside = Callable[[], web.Application]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class QueueServer:
     """The server of one endpoint's queue. Everything in it runs on the loop of `serve`."""
 
-    def __init__(self, limits: Limits, faults: Faults, record: Record, api_key: str | None) -> None:
-        """Prepare; nothing runs until `serve`."""
+    def __init__(
+        self, limits: Limits, faults: Faults, record: Record, api_key: str | None, *, beside: Beside | None = None
+    ) -> None:
+        """Prepare; nothing runs until `serve`. `beside` makes the application that the queue's routes are added to."""
+        self._beside = beside or (lambda: web.Application(client_max_size=READ_BYTES))
         self.store = JobStore(limits, record)
         self.store.on_final = self._announce
         self._api_key = api_key
@@ -68,7 +72,8 @@ class QueueServer:
             return
 
     def _app(self) -> web.Application:
-        app = web.Application(middlewares=[_refuse_in_json], client_max_size=READ_BYTES)
+        app = self._beside()
+        app.middlewares.append(_refuse_in_json)
         app.add_routes(self._workers.routes(PREFIX))
         app.add_routes([self._guarded(route) for route in self._client_routes])
         return app

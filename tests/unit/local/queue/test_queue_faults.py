@@ -19,6 +19,14 @@ def test_always_fills_in_when_the_script_is_over_until_it_is_taken_back() -> Non
     assert script.next() == NORMAL
 
 
+def test_a_cleared_script_behaves() -> None:
+    script = Script([RESET, NOTHING])
+    script.always(RESET)
+    assert script.left == 2
+    script.clear()
+    assert (script.left, script.next()) == (0, NORMAL)
+
+
 @pytest.mark.parametrize(
     ("answer", "is_normal"),
     [(Answer(), True), (Answer(delay_s=1), True), (Answer(200), False), (RESET, False), (NOTHING, False)],

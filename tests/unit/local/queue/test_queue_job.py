@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import requests
 
-from worker.local.queue import State
-from worker.local.queue.job import Job, Order
+from worker.local.queue import LocalQueue, Refused, State
+from worker.local.queue.job import DEPTH_LIMIT, Job, Order
 
 
 def new_job(**fields: object) -> Job:
@@ -86,3 +87,23 @@ def test_times_are_whole_milliseconds() -> None:
 
 def test_jobs_with_equal_orders_are_different_jobs() -> None:
     assert new_job() != new_job()
+
+
+def nested(levels: int) -> object:
+    value: object = "the end"
+    for level in range(levels):
+        value = [value] if level % 2 else {"x": value}
+    return value
+
+
+def test_an_input_nested_deeper_than_it_could_be_handed_on_is_refused() -> None:
+    with LocalQueue() as queue:
+        deepest = queue.submit(nested(DEPTH_LIMIT))
+        taken = requests.get(queue.worker_env()["RUNPOD_WEBHOOK_GET_JOB"].replace("$ID", "w1"), timeout=30)
+        assert taken.json() == {"id": deepest, "input": nested(DEPTH_LIMIT)}
+        with pytest.raises(Refused, match="nested more than 500 levels"):
+            queue.submit(nested(DEPTH_LIMIT + 1))
+        url = f"{queue.api_url}/{queue.endpoint_id}"
+        for path, body in (("run", {"input": nested(600)}), ("openai/v1/completions", {"prompt": nested(600)})):
+            assert requests.post(f"{url}/{path}", json=body, timeout=30).status_code == 400
+        assert queue.health()["jobs"]["inQueue"] == 0

@@ -66,3 +66,12 @@ def test_waiting_ends_when_another_thread_brings_what_is_waited_for(record: Reco
 def test_waiting_in_vain_ends_in_a_timeout(record: Record) -> None:
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
         record.wait_for(lambda seen: seen.pings(), timeout_s=0.1)
+
+
+def test_a_record_that_may_not_grow_forgets_the_oldest() -> None:
+    record = Record(2)
+    kept = [record.opened(call("done", job_id)) for job_id in "abc"]
+    for job_id in "abc":
+        record.moved(Move(job_id, State.COMPLETED, 1.0, "w1"))
+    assert record.dones() == kept[1:]
+    assert [len(record.history(job_id)) for job_id in "abc"] == [0, 1, 1]
