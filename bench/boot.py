@@ -8,23 +8,21 @@ queue from the beginning. The page cache is warm. Rounds are interleaved, figure
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import floor
+from bench import first_chunk, floor
+from bench.first_chunk import MESSAGES, shareable, spread
 from worker.local.engine.store import register_gguf, smollm2_gguf
-from worker.local.process import WorkerProcess, server_command, worker_environment
+from worker.local.process import server_command, worker_environment
 from worker.local.queue import LocalQueue
 
 MODEL = "smollm2:135m"
-MESSAGES = [{"role": "user", "content": "Why is the sky blue?"}]
-LIMIT_S = 120.0
+STOCK_ORDER = (sys.executable, "-m", "bench.stock_order")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def run(rounds: int, out: Path | None) -> int:
     result = _result(measured)
     print(_table(result))
     if out is not None:
-        _keep(out, result, measured)
+        _keep(out, home, result, measured)
     return 0
 
 
@@ -58,32 +56,14 @@ def _round(home: Path) -> Round:
     with LocalQueue() as queue:
         environ = worker_environment(queue, home=home, model=MODEL)
         floor_s = floor.measure(environ, MESSAGES).first_token_s
-    worker_s, lines = _first_chunk(home)
-    stock_s, _ = _first_chunk(home, command=(sys.executable, "-m", "bench.stock_order"))
-    return Round(floor_s, worker_s, stock_s, lines)
-
-
-def _first_chunk(home: Path, **options: Any) -> tuple[float, list[str]]:
-    with LocalQueue() as queue:
-        job = {"messages": MESSAGES, "stream": True, "options": {"temperature": 0, "num_predict": 8}}
-        job_id = queue.submit(job)
-        worker = WorkerProcess(worker_environment(queue, home=home, model=MODEL), **options)
-        began_s = time.monotonic()
-        with worker:
-            queue.record.wait_for(lambda record: bool(record.chunks(job_id)), LIMIT_S)
-            first_s = queue.record.chunks(job_id)[0].at_s - began_s
-            queue.wait(job_id, LIMIT_S)
-        return first_s, worker.lines
+    worker = first_chunk.measure(home, MODEL)
+    stock = first_chunk.measure(home, MODEL, command=STOCK_ORDER)
+    return Round(floor_s, worker.first_chunk_s, stock.first_chunk_s, worker.lines)
 
 
 def _result(rounds: list[Round]) -> dict[str, Any]:
     def figures(pick: Callable[[Round], float]) -> dict[str, float]:
-        values = [pick(r) for r in rounds]
-        return {
-            "median_s": round(statistics.median(values), 3),
-            "min_s": round(min(values), 3),
-            "max_s": round(max(values), 3),
-        }
+        return spread([pick(r) for r in rounds])
 
     result: dict[str, Any] = {
         "measured": "start of the process to the first chunk at the platform",
@@ -115,20 +95,8 @@ def _line(r: Round) -> str:
     return f"floor {r.floor_s:.3f} s, worker {r.worker_s:.3f} s, stock order {r.stock_s:.3f} s"
 
 
-def _keep(out: Path, result: dict[str, Any], rounds: list[Round]) -> None:
+def _keep(out: Path, home: Path, result: dict[str, Any], rounds: list[Round]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "boot.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     for number, r in enumerate(rounds, start=1):
-        (out / f"boot-{number}.jsonl").write_text("\n".join(_shareable(r.worker_lines)) + "\n", encoding="utf-8")
-
-
-def _shareable(lines: list[str]) -> list[str]:
-    """Return the events of a run without what belongs to the machine it was taken on: its paths and server's log."""
-    kept = []
-    for line in lines:
-        if line.startswith('{"at_ns"'):
-            record = json.loads(line)
-            record.pop("argv", None)
-            if record["event"] != "server.logged":
-                kept.append(json.dumps(record, separators=(",", ":")))
-    return kept
+        (out / f"boot-{number}.jsonl").write_text("\n".join(shareable(r.worker_lines, home)) + "\n", encoding="utf-8")

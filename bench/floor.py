@@ -40,7 +40,7 @@ def measure(environ: Mapping[str, str], messages: list[dict[str, str]]) -> Floor
         try:
             server.wait_until(lambda: residency.version() is not None, "server start", LIMIT_S)
             answered_s = time.perf_counter() - began_s
-            residency.load(config.model, LIMIT_S)
+            residency.load(config.model, lambda: LIMIT_S)
             loaded_s = time.perf_counter() - began_s
             _first_token(config.server_url, config.model, messages)
             return Floor(answered_s, loaded_s, time.perf_counter() - began_s)

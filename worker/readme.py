@@ -1,4 +1,4 @@
-"""The generated blocks of README.md: configuration, errors and figures, written from what the code says."""
+"""The generated blocks of README.md and docs/figures.md: what the code says, and what the benches measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import environment
+from worker import environment, figures
 from worker.config import Config, variables
 from worker.errors import BootError, JobError, WorkerError
 from worker.shapes import SHAPES
@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def refreshed(text: str, results: Path) -> str:
-    """Return README `text` with every generated block made anew; `results` is the folder of bench results.
+    """Return a page's `text` with every generated block made anew; `results` is the folder of bench results.
 
     Raises:
         KeyError: a block has a name nobody generates.
@@ -27,7 +27,10 @@ def refreshed(text: str, results: Path) -> str:
         "server": server_settings,
         "errors": errors,
         "jobs": jobs,
-        "boot": lambda: boot_figures(results),
+        "boot": lambda: figures.boot(results),
+        "cold_start": lambda: figures.cold_start(results),
+        "proxy": lambda: figures.proxy(results),
+        "landing": lambda: figures.landing(results),
     }
     return _BLOCK.sub(lambda match: f"{match[1]}{makers[match[2]]()}\n{match[3]}", text)
 
@@ -73,29 +76,13 @@ def jobs() -> str:
     return "\n".join(rows)
 
 
-def boot_figures(results: Path) -> str:
-    """Return the table of `bench boot`, one row per server it was run with."""
-    rows = [
-        "| server | floor | this worker | ÷ floor | stock order | ÷ floor |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for path in sorted(results.glob("boot-*/boot.json")):
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        floor, worker, stock = (f"{result[name]['median_s']:.2f} s" for name in ("floor", "worker", "stock_order"))
-        rows.append(
-            f"| {result['server']} | {floor} | {worker} | {result['worker_to_floor']:.2f} "
-            f"| {stock} | {result['stock_order_to_floor']:.2f} |"
-        )
-    return "\n".join(rows)
-
-
 def _leaves(kind: type[WorkerError]) -> list[type[WorkerError]]:
     children = kind.__subclasses__()
     return [leaf for child in children for leaf in _leaves(child)] if children else [kind]
 
 
 def _default(value: Any) -> str:
-    if value is None:
+    if value is None or value == ():
         return ""
     return (
         f"`{int(value) if isinstance(value, bool) else value:g}`" if isinstance(value, (bool, float)) else f"`{value}`"

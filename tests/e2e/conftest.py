@@ -17,7 +17,8 @@ class FakeControl:
 
     def __init__(self, worker: WorkerProcess) -> None:
         line = next(record["line"] for record in worker.records if "Listening on" in record.get("line", ""))
-        self._url = f"http://{line.rpartition('Listening on ')[2].strip().rstrip(chr(34))}/fake"
+        self.url = f"http://{line.rpartition('Listening on ')[2].strip().rstrip(chr(34))}"
+        self._url = f"{self.url}/fake"
 
     def stats(self) -> dict[str, Any]:
         return requests.get(f"{self._url}/stats", timeout=LIMIT_S).json()
@@ -42,10 +43,14 @@ def text_of() -> Callable[[list[Any]], str]:
 
 
 def _text(chunk: Any) -> str:
-    if isinstance(chunk, str) and chunk.startswith("data: "):
-        frames = [frame.removeprefix("data: ") for frame in chunk.split("\n\n") if frame]
+    if isinstance(chunk, str) and chunk.startswith(("data: ", "event: ")):
+        frames = [frame.rpartition("data: ")[2] for frame in chunk.split("\n\n") if frame]
         return "".join(_text(frame) for frame in frames if frame != "[DONE]")
     value = json.loads(chunk) if isinstance(chunk, str) else chunk
+    if "type" in value:
+        # Anthropic's: a whole message, or an event that may carry a piece of one.
+        parts = value.get("content", [value.get("delta", {})])
+        return "".join(part.get("text", "") for part in parts)
     if "choices" in value:
         parts = [choice.get("delta") or choice.get("message") or choice for choice in value["choices"]]
         return "".join(part.get("content", part.get("text")) or "" for part in parts)

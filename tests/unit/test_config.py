@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from worker.config import Config, load, variables
 from worker.errors import ConfigInvalid
+from worker.sources.base import SOURCES
 
 ROOT = Path(__file__).parents[2]
 TAKE = {"RUNPOD_WEBHOOK_GET_JOB": "http://platform/job-take/$ID?gpu=x"}
@@ -22,7 +23,28 @@ KNOWN = sorted({name for names in variables().values() for name in names})
 # By field: its variable, what is written, and what is understood.
 SET: dict[str, tuple[str, str, Any]] = {
     "model": ("OLLAMA_MODEL", "qwen3:8b", "qwen3:8b"),
+    "hf_model": ("HF_MODEL", "org/repo", "org/repo"),
+    "hf_quantization": ("HF_QUANTIZATION", "Q8_0", "Q8_0"),
+    "hf_model_file": ("HF_MODEL_FILE", "a.gguf", "a.gguf"),
+    "hf_token": ("HF_TOKEN", "hf_x", "hf_x"),
+    "hf_endpoint": ("HF_ENDPOINT", "https://hub.example", "https://hub.example"),
+    "model_cache": ("RUNPOD_MODEL_CACHE_DIR", "/cache", "/cache"),
+    "template": ("OLLAMA_TEMPLATE", "{{ .Prompt }}", "{{ .Prompt }}"),
+    "model_list": ("WORKER_MODELS", "a, b", ("a", "b")),
+    "pull_on_demand": ("WORKER_PULL_ON_DEMAND", "1", True),
+    "sources": ("WORKER_SOURCES", "hub local", ("hub", "local")),
+    "object_store": ("WORKER_OBJECT_STORE", "s3://bucket/models", "s3://bucket/models"),
+    "aws_endpoint": ("AWS_ENDPOINT_URL_S3", "https://s3.example", "https://s3.example"),
+    "aws_region": ("AWS_REGION", "eu-west-1", "eu-west-1"),
+    "aws_key_id": ("AWS_ACCESS_KEY_ID", "id", "id"),
+    "aws_secret": ("AWS_SECRET_ACCESS_KEY", "secret", "secret"),
+    "aws_session": ("AWS_SESSION_TOKEN", "session", "session"),
+    "hub_transfer": ("WORKER_HUB_TRANSFER", "1", True),
     "models": ("OLLAMA_MODELS", "/store", "/store"),
+    "landing": ("WORKER_LANDING", "0", False),
+    "landing_dir": ("WORKER_LANDING_DIR", "/landed", "/landed"),
+    "jit_cache": ("WORKER_JIT_CACHE", "mirror", "mirror"),
+    "prime": ("WORKER_PRIME", "1", True),
     "num_parallel": ("OLLAMA_NUM_PARALLEL", "4", 4),
     "max_concurrency": ("MAX_CONCURRENCY", "9", 9),
     "skip_projector": ("OLLAMA_SKIP_MMPROJ", "t", True),
@@ -94,7 +116,7 @@ def test_space_around_a_value_does_not_count(field: str) -> None:
 
 
 def test_names_follow_the_rule() -> None:
-    stock = ("OLLAMA_", "RUNPOD_", "MAX_CONCURRENCY", "PORT", "HEALTH_CHECK_PATH")
+    stock = ("OLLAMA_", "RUNPOD_", "MAX_CONCURRENCY", "PORT", "HEALTH_CHECK_PATH", "HF_", "AWS_")
     assert all(name.startswith(("WORKER_", *stock)) for name in KNOWN)
     assert "MODEL_NAME" not in KNOWN, "the console takes it for a Hugging Face repository and wants a token"
     assert len(KNOWN) == sum(map(len, variables().values())), "two settings read one variable"
@@ -273,7 +295,7 @@ def test_a_truth_value_the_server_would_not_understand_is_a_mistake(word: str) -
 def test_a_load_balancers_worker_needs_no_queue() -> None:
     assert load({"WORKER_MODE": "load_balancer"}).take_url is None
     assert "RUNPOD_WEBHOOK_GET_JOB is missing" in problems({"WORKER_MODE": " queue "})
-    assert "RUNPOD_WEBHOOK_GET_JOB" not in problems({"WORKER_MODE": "local"})
+    assert load({"WORKER_MODE": "local"}).take_url is None
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "80.5"])
@@ -287,8 +309,18 @@ def test_the_path_of_health_is_a_path(path: str) -> None:
     assert "HEALTH_CHECK_PATH" in problems(TAKE | {"HEALTH_CHECK_PATH": path})
 
 
-@pytest.mark.parametrize("name", ["HF_MODEL", "HF_QUANTIZATION", "HF_MODEL_FILE"])
-def test_a_hub_model_is_refused_with_the_way_to_name_it_instead_of_another_one_being_served(name: str) -> None:
-    assert f"{name} is not read yet" in problems(TAKE | {name: "org/repo"})
-    assert "OLLAMA_MODEL=hf.co/org/repo" in problems(TAKE | {name: "org/repo"})
-    assert config(**{name: " "}).model
+@pytest.mark.parametrize("name", ["HF_MODEL", "OLLAMA_MODEL", "WORKER_MODELS"])
+def test_a_model_that_cannot_be_named_is_told_with_all_other_mistakes(name: str) -> None:
+    found = problems(TAKE | {name: "a/b/c/d/e", "PORT": "x"})
+    assert f"{name}: 'a/b/c/d/e'" in found
+    assert "PORT: " in found
+
+
+def test_sources_are_those_of_the_chain() -> None:
+    assert config(WORKER_SOURCES=" ".join(SOURCES)).sources == SOURCES
+    assert "WORKER_SOURCES: input should be 'local', " in problems(TAKE | {"WORKER_SOURCES": "hub,disk"})
+
+
+def test_secrets_are_not_shown() -> None:
+    secret = config(HF_TOKEN="hf_x1", AWS_SECRET_ACCESS_KEY="s3_x2", AWS_SESSION_TOKEN="s3_x3", WORKER_API_KEY="key_x4")
+    assert not re.search(r"x[1-4]", repr(secret))

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from worker import events
 from worker.events import SPANS, VOCABULARY, Event, EventWriter
 
-SAMPLES: dict[Any, Any] = {str: "text", int: 7, float: 0.5, list[str]: ["a", "b"], int | None: 7, float | None: 0.5}
+SAMPLES: dict[Any, Any] = {
+    str: "text", bool: True, int: 7, float: 0.5, list[str]: ["a", "b"], int | None: 7, float | None: 0.5,
+}  # fmt: skip
 STAMP = {"at_ns", "seq", "event"}
 KINDS = pytest.mark.parametrize("kind", VOCABULARY.values(), ids=VOCABULARY.keys())
 ANY_TEXT = st.text(st.characters(exclude_categories=()))

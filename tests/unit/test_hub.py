@@ -111,7 +111,7 @@ def test_every_choice_is_understood() -> None:
 def test_an_input_reads_well(key: str) -> None:
     given = FORM[key]
 
-    assert given["type"] in {"string", "number", "boolean"}
+    assert given["type"] in {"string", "number", "boolean", "huggingface"}
     assert re.fullmatch(r"[A-Z][\w ]*( \(seconds\)| \(milliseconds\))?", given["name"])
     assert "`" not in given["description"]
     assert given["description"].endswith(".")

@@ -5,13 +5,11 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from worker import job
-from worker.errors import JobError, JobInvalid, RouteForbidden
+from worker.errors import JobInvalid, RouteForbidden
 from worker.job import Request, Shape
-from worker.routes import ROUTES, Framing
+from worker.routes import Framing
 
 MODEL = "default:1b"
 CHAT = [{"role": "user", "content": "hi"}]
@@ -221,7 +219,7 @@ def test_a_route_that_never_streams_is_not_told_to_stop() -> None:
 def test_the_method_may_be_said_if_it_is_right() -> None:
     assert parse({"route": "/api/tags", "method": "GET"}) == parse({"route": "/api/tags"})
     assert "takes GET, not 'POST'" in refused({"route": "/api/tags", "method": "POST"}).message
-    assert "takes POST, not ['x']" in refused({"route": "/api/chat", "body": {"a": 1}, "method": ["x"]}).message
+    assert "takes POST, not a list" in refused({"route": "/api/chat", "body": {"a": 1}, "method": ["x"]}).message
 
 
 def test_fields_beside_the_route_are_not_dropped_silently() -> None:
@@ -264,53 +262,3 @@ def test_half_a_character_reaches_the_server_as_an_escape() -> None:
     request = parse({"prompt": "a\ud83d"})
     assert '"a\\ud83d"' in str(request.body)
     assert refused({"\ud83d": 1}).message == r"unknown field '\ud83d'"
-
-
-TEXT = st.text(st.characters(exclude_categories=()), max_size=8)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=6,
-)
-PATHS = st.sampled_from([route.path for route in ROUTES] + ["/v1/models/m", "/nowhere", "x"])
-MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXT}), max_size=2)
-OPTIONS = st.dictionaries(TEXT, JSON, max_size=3)
-COMMON = {"stream": st.booleans() | st.none(), "model": TEXT, "options": OPTIONS, "system": TEXT}
-RIGHT = st.fixed_dictionaries({"prompt": TEXT}, optional=COMMON) | st.fixed_dictionaries(
-    {"messages": MESSAGES}, optional=COMMON
-)
-FIELDS = {"prompt": TEXT, "messages": MESSAGES, **COMMON}
-NEARLY_RIGHT = st.fixed_dictionaries({}, optional={name: made | JSON for name, made in FIELDS.items()})
-BODIES = RIGHT | NEARLY_RIGHT | JSON | RIGHT.map(json.dumps)
-JOBS = (
-    JSON
-    | RIGHT
-    | NEARLY_RIGHT
-    | st.fixed_dictionaries({"route": PATHS | JSON}, optional={"body": BODIES, "method": JSON})
-    | st.fixed_dictionaries({"openai_route": PATHS | JSON}, optional={"openai_input": BODIES})
-)
-
-
-@settings(deadline=None, database=None, max_examples=600)
-@given(value=JOBS, allow_admin=st.booleans())
-def test_any_json_is_a_request_or_an_error_with_a_sentence(value: Any, *, allow_admin: bool) -> None:
-    try:
-        request = parse(value, allow_admin=allow_admin)
-    except JobError as exc:
-        request, told, status = None, exc.sentence(), exc.status
-    if request is None:
-        assert told
-        assert "\n" not in told
-        assert status in {400, 403}
-        return
-    assert (request.body is None) == (request.route.method == "GET")
-    assert isinstance(request.model, str)
-    assert allow_admin or not request.route.admin
-    assert request.framing is (request.route.framing if request.stream else Framing.JSON)
-    if request.body is not None:
-        sent = body(request)
-        assert isinstance(sent, dict)
-        assert sent.get("model") or not request.route.needs_model
-        # What the server is told and what is expected of it are the same.
-        asked = bool(sent.get("stream", request.route.streams))
-        assert request.stream == (asked and request.route.framing is not Framing.JSON)

@@ -17,16 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom up: a module imports from its own layer and from those before it. Names are those below `worker`, and
 # a package stands for all of it.
 LAYERS = {
-    "words": "worker errors events",
-    "settings": "environment config",
-    "jobs": "routes fields sampling images multipart openai_extension job frames chunks openai_answer tally api_error",
-    "devices": "device nvml gpu fatbin backend verdict choice gpu_report",
-    "models": "names manifest quantization references selection ggml_types gguf_file shards known_digest location",
+    "words": "worker errors events branch folders",
+    "references": "names quantization references",
+    "settings": "environment outset config",
+    "jobs": "routes fields sampling images multipart openai_extension job frames chunks openai_answer tally api_error "
+    "rejection",
+    "devices": "device nvml video_memory cgroups cpu_quota gpu fatbin backend verdict choice gpu_report",
+    "models": "manifest selection ggml_types gguf_head gguf_file footprint shards known_digest location",
     "storage": "progress digest bounded lease storage placement readers pace http_answer http_range s3",
     "files": "partial resumable transfer landing arrival inventory artifact store registration verification pruning",
-    "mechanisms": "jit_cache launch stop_signal server residency proxy metrics sources",
-    "flows": "boot adapter gateway",
-    "tools": "timeline patches shapes readme hub check models_command",
+    "mechanisms": "jit_cache jit_key fit launch stop_signal server residency proxy pulse thaw metrics sources view",
+    "flows": "bringer weights kernels shelf boot adapter gateway",
+    "tools": "timeline patches shapes figures readme hub check models_command exercise bake",
     "development": "local",
     "programs": "__main__ handler",
 }
@@ -43,9 +45,13 @@ KEPT_FOR = {
     "worker.patches": ("worker.__main__",),
     "worker.config": (
         "worker.boot",
+        "worker.bringer",
+        "worker.weights",
         "worker.adapter",
         "worker.gateway",
         "worker.check",
+        "worker.local.standalone",
+        "worker.bake",
         "worker.readme",
         "worker.hub",
         "worker.__main__",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import tiny_gguf
 from worker import manifest
-from worker.location import Absent, Located, locate, not_here, stamp
+from worker.location import Absent, Located, locate, stamp
 from worker.references import Wanted, from_repository, from_text
 from worker.registration import Registration
 from worker.store import Store
@@ -139,20 +139,6 @@ def test_what_others_made_is_taken_as_it_is(tmp_path: Path, gguf: Path) -> None:
     assert made is not None
     store.publish(replace(made, notes={}))
     assert found([models], replace(wanted, template="{{ .Prompt }}", skip_projector=True))
-
-
-def test_a_job_is_told_what_there_is(tmp_path: Path, gguf: Path) -> None:
-    stores = [tmp_path / "a", tmp_path / "b"]
-    assert not_here("x", stores).sentence().startswith("model 'x' is not here. There are no models; ")
-    registered(stores[0], from_text("smol:135m"), gguf)
-    registered(stores[1], from_text("smol:135m"), gguf)
-    registered(stores[1], from_text("other"), gguf)
-    broken = registered(stores[1], from_text("broken"), gguf, template="only its own")
-    made = manifest.read(broken.root, from_text("broken").name)
-    assert made is not None
-    made.layers[2].path(broken.root).unlink()
-    error = not_here("x", stores)
-    assert (error.status, error.hint.partition(";")[0]) == (404, "There are: smol:135m, other:latest")
 
 
 def test_looking_imports_nothing_that_costs_seconds() -> None:

@@ -124,3 +124,23 @@ def test_every_model_that_can_be_understood_is_listed(tmp_path: Path) -> None:
     (tmp_path / "manifests" / "stray").write_bytes(body)
     assert [model.name.short for model in manifest.every(tmp_path)] == ["hf.co/org/x:Q4", "a:1", "a:2", "b:1"]
     assert list(manifest.every(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "name", "spelled"),
+    [
+        ([], "hf.co/Org/Repo:Q8_0", "hf.co/Org/Repo:Q8_0"),
+        (["local/first:q8_0"], "hf.co/Org/Repo:Q8_0", "hf.co/Org/Repo:q8_0"),
+        (["local/first:q8_0", "other:Q8_0"], "hf.co/Org/Repo:Q8_0", "hf.co/Org/Repo:Q8_0"),
+        (["HF.co/org/x"], "hf.co/Org/Repo:Q8_0", "HF.co/org/Repo:Q8_0"),
+        (["m:q8_0x"], "m:Q8_0", "m:Q8_0"),
+    ],
+)
+def test_a_name_is_spelled_as_the_store_spells_its_parts(
+    tmp_path: Path, there: list[str], name: str, spelled: str
+) -> None:
+    for other in there:
+        path = manifest.path_of(tmp_path, ModelName.parse(other))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    assert manifest.in_the_spelling_of(tmp_path, ModelName.parse(name)).short == spelled

@@ -35,21 +35,23 @@ def figures(*timed: tuple[Event, float]) -> dict[str, float]:
 
 def test_jobs_are_counted_by_how_they_ended() -> None:
     told = figures(
-        *[(events.JobAccepted(f"{n}"), 1) for n in range(6)],
+        *[(events.JobAccepted(f"{n}"), 1) for n in range(7)],
         (finished("0"), 2),
         (finished("1"), 2),
         (failed("2", 404), 2),
         (failed("3", 502), 2),
         (events.JobCancelled("4"), 2),
+        (events.ResultUndelivered("6", "HTTP 500", "{}"), 2),
     )
     assert {name: value for name, value in told.items() if name.startswith("worker_jobs_total")} == {
         "worker_jobs_total finished": 2,
         "worker_jobs_total failed 404": 1,
         "worker_jobs_total failed 502": 1,
         "worker_jobs_total cancelled": 1,
+        "worker_jobs_total undelivered": 1,
     }
     assert told["worker_jobs_running"] == 1
-    assert told["worker_job_seconds_count"] == 5
+    assert told["worker_job_seconds_count"] == 6
 
 
 def test_an_end_counts_once_and_only_for_a_job_that_began() -> None:

@@ -64,7 +64,7 @@ async def test_names_cannot_add_parts() -> None:
     ("body", "words"),
     [
         ({}, "'file' must be a base64 string, got null"),
-        ({"file": ""}, "'file' must be a base64 string"),
+        ({"file": ""}, "'file' is empty"),
         ({"file": 3}, "'file' must be a base64 string, got a number"),
         ({"file": "a"}, "'file' is not base64"),
         ({"file": "ä==="}, "'file' is not base64"),

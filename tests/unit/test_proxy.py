@@ -207,6 +207,7 @@ async def test_the_request_arrives_as_it_was_parsed() -> None:
         ("400 Bad Request", b'{"type":"error","error":{"type":"t","message":"bad"}}', ServerRejected, "bad"),
         ("503 Busy", b'{"error":"server busy"}', ServerRejected, "server busy"),
         ("500 Oops", b"", ServerRejected, "the server answered HTTP 500"),
+        ("500 Oops", b'{"error":" "}', ServerRejected, "the server answered HTTP 500"),
         ("500 Oops", b'{"error":{"code":1}}', ServerRejected, '{"error":{"code":1}}'),
         ("502 Bad", b"[1, 2]", ServerRejected, "[1, 2]"),
         ("500 Oops", b"\xff\xfe", ServerRejected, "\ufffd\ufffd"),
@@ -234,6 +235,17 @@ async def test_an_error_in_the_middle_of_a_native_stream_is_the_jobs_error() -> 
     assert isinstance(error, ServerRejected)
     assert (error.status, error.message) == (500, "out of memory")
     assert len(frames) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "good"), [("/api/chat", DELTA), ("/v1/chat/completions", SSE)], ids=["native", "openai"]
+)
+@pytest.mark.parametrize("junk", [b"<html>502</html>", b"\xff\xfe\x00", b"null", b"Traceback (most recent call last):"])
+async def test_what_is_no_frame_is_not_passed_on(path: str, good: bytes, junk: bytes) -> None:
+    error, frames = await failure(sending(HEAD, chunk(good), chunk(junk + b"\n\n"), END), request(path))
+    assert isinstance(error, ServerLost)
+    assert error.message == "the server sent something that is no part of an answer"
+    assert [frame.strip() for frame in frames] == [good.decode().strip()]
 
 
 BROKEN = {

@@ -19,8 +19,9 @@ RESULTS = ROOT / "bench" / "results"
 BLOCK = "before\n<!-- generated: {} -->\nold\n<!-- end -->\nafter\n"
 
 
-def test_the_readme_is_fresh() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/figures.md"])
+def test_generated_blocks_are_fresh(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     assert readme.refreshed(text, RESULTS) == text, "run: python -m worker readme"
 
 
@@ -62,20 +63,11 @@ def test_every_failure_has_a_row_with_its_exit_code_or_status() -> None:
         assert ("Worth a retry" in row) is kind.retryable
 
 
-def test_figures_come_from_the_result_files(tmp_path: Path) -> None:
-    folder = tmp_path / "boot-somewhere"
-    folder.mkdir()
-    figures = {"median_s": 1.234, "min_s": 1.0, "max_s": 2.0}
-    result = {
-        "server": "a server",
-        "floor": figures,
-        "worker": {**figures, "median_s": 1.5},
-        "stock_order": {**figures, "median_s": 3.7},
-        "worker_to_floor": 1.216,
-        "stock_order_to_floor": 2.998,
-    }
-    (folder / "boot.json").write_text(json.dumps(result), encoding="utf-8")
-    assert readme.boot_figures(tmp_path).splitlines()[-1] == "| a server | 1.23 s | 1.50 s | 1.22 | 3.70 s | 3.00 |"
+@pytest.mark.parametrize("block", ["boot", "cold_start", "proxy", "landing"])
+def test_figures_come_from_the_result_files(block: str, tmp_path: Path) -> None:
+    text = readme.refreshed(BLOCK.format(block), tmp_path)
+    assert text != readme.refreshed(BLOCK.format(block), RESULTS)
+    assert "\nold\n" not in text
 
 
 def test_every_shape_has_a_row_with_an_example_that_is_one() -> None:

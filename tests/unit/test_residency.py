@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from worker.errors import BootError, GpuUnusable, ServerExited, ServerTimeout, WeightsUnavailable
+from worker.errors import BootError, ConfigInvalid, GpuUnusable, ServerExited, ServerTimeout, WeightsUnavailable
 from worker.residency import Residency, Resident, require_gpu
 
 LIMIT_S = 30.0
@@ -104,6 +105,10 @@ def nobody() -> Residency:
         return Residency(f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
+def patiently() -> float:
+    return LIMIT_S
+
+
 # --- Is it there?
 
 
@@ -152,7 +157,7 @@ def test_a_proxy_is_not_asked_for_the_server(fake: Fake, monkeypatch: pytest.Mon
 
 
 def test_a_model_is_loaded_as_jobs_will_want_it(fake: Fake) -> None:
-    assert fake.residency.load("m", LIMIT_S) == Resident("m", size_bytes=100, size_vram_bytes=60, context_length=4096)
+    assert fake.residency.load("m", patiently) == Resident("m", size_bytes=100, size_vram_bytes=60, context_length=4096)
     # Any option here that a job does not have would make that job start another runner.
     assert fake.asked == [("/api/generate", {"model": "m", "stream": False}), ("/api/ps", None)]
 
@@ -160,12 +165,12 @@ def test_a_model_is_loaded_as_jobs_will_want_it(fake: Fake) -> None:
 def test_a_model_for_embeddings_is_loaded_the_way_it_can_be(fake: Fake) -> None:
     fake.answers["/api/generate"] = (400, {"error": '"m" does not support generate'})
     fake.answers["/api/embed"] = (200, {"model": "m", "embeddings": []})
-    assert fake.residency.load("m", LIMIT_S).size_bytes == 100
+    assert fake.residency.load("m", patiently).size_bytes == 100
     assert [path for path, _ in fake.asked] == ["/api/generate", "/api/embed", "/api/ps"]
     assert fake.asked[1][1] == {"model": "m"}
     fake.answers["/api/embed"] = (500, {"error": "out of memory"})
     with pytest.raises(WeightsUnavailable, match="out of memory"):
-        fake.residency.load("m", LIMIT_S)
+        fake.residency.load("m", patiently)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ def test_a_model_for_embeddings_is_loaded_the_way_it_can_be(fake: Fake) -> None:
 def test_why_a_model_cannot_be_loaded_is_in_the_servers_words(fake: Fake, answer: Answer, words: str) -> None:
     fake.answers["/api/generate"] = answer
     with pytest.raises(WeightsUnavailable) as caught:
-        fake.residency.load("m", LIMIT_S)
+        fake.residency.load("m", patiently)
     assert caught.value.message.startswith("the server could not load model 'm': ")
     assert words in caught.value.message
     assert caught.value.hint
@@ -193,18 +198,58 @@ def test_a_server_that_goes_away_while_loading_has_exited(fake: Fake, path: str)
     for end in (fake.hang_up, fake.break_off):
         fake.answers[path] = end
         with pytest.raises(ServerExited, match="connection lost during load"):
-            fake.residency.load("m", LIMIT_S)
+            fake.residency.load("m", patiently)
 
 
 def test_without_a_server_there_is_no_loading(nobody: Residency) -> None:
     with pytest.raises(ServerExited, match="connection lost during load"):
-        nobody.load("m", LIMIT_S)
+        nobody.load("m", patiently)
+
+
+def test_the_limit_of_a_load_is_asked_for_when_the_request_is_out(fake: Fake) -> None:
+    def limit_s() -> float:
+        # Asked for before, the request would never come.
+        until_s = time.monotonic() + LIMIT_S
+        while not fake.asked and time.monotonic() < until_s:
+            time.sleep(0.01)
+        arrived.append([path for path, _ in fake.asked])
+        return LIMIT_S
+
+    arrived: list[list[str]] = []
+    fake.residency.load("m", limit_s)
+    assert arrived[0] == ["/api/generate"]
+
+
+def test_a_mistake_found_meanwhile_ends_the_load(fake: Fake) -> None:
+    def mistaken() -> float:
+        raise ConfigInvalid("PORT: no number")
+
+    fake.answers["/api/generate"] = fake.hang
+    with pytest.raises(ConfigInvalid):
+        fake.residency.load("m", mistaken)
+
+
+def test_priming_runs_one_token_with_the_options_of_jobs(fake: Fake) -> None:
+    fake.residency.prime("m", LIMIT_S)
+    ((path, body),) = fake.asked
+    assert path == "/api/generate"
+    assert body["prompt"]
+    # How much is to come is no option of the runner: it needs no other one.
+    assert body["options"] == {"num_predict": 1}
+
+
+def test_priming_that_is_refused_is_for_the_first_job_to_find_out(fake: Fake) -> None:
+    fake.answers["/api/generate"] = (500, {"error": "broken"})
+    fake.residency.prime("m", LIMIT_S)
+    fake.answers["/api/generate"] = fake.hang_up
+    with pytest.raises(ServerExited):
+        fake.residency.prime("m", LIMIT_S)
 
 
 def test_a_load_has_a_limit(fake: Fake) -> None:
     fake.answers["/api/generate"] = fake.hang
     with pytest.raises(ServerTimeout) as caught:
-        fake.residency.load("m", 0.2)
+        fake.residency.load("m", lambda: 0.2)
     assert (caught.value.stage, caught.value.limit_s) == ("load", 0.2)
 
 
@@ -221,13 +266,13 @@ def test_a_load_has_a_limit(fake: Fake) -> None:
 )
 def test_the_model_is_found_among_others(fake: Fake, asked: str, name: str) -> None:
     fake.answers["/api/ps"] = listed(entry("other:1b", size=1), entry(name, size=7), entry("third:1b", size=2))
-    assert fake.residency.load(asked, LIMIT_S).size_bytes == 7
+    assert fake.residency.load(asked, patiently).size_bytes == 7
 
 
 def test_the_only_model_is_the_one_whatever_it_is_called(fake: Fake) -> None:
     # Names can be spelled in more than one way; what was loaded last is here.
     fake.answers["/api/ps"] = listed(entry("registry.ollama.ai/library/m:latest"))
-    assert fake.residency.load("m", LIMIT_S) == Resident("m", 100, 60, 4096)
+    assert fake.residency.load("m", patiently) == Resident("m", 100, 60, 4096)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +289,13 @@ def test_the_only_model_is_the_one_whatever_it_is_called(fake: Fake) -> None:
 def test_a_model_that_is_not_listed_was_not_kept(fake: Fake, answer: Answer) -> None:
     fake.answers["/api/ps"] = answer
     with pytest.raises(BootError, match="does not list it as resident") as caught:
-        fake.residency.load("m", LIMIT_S)
+        fake.residency.load("m", patiently)
     assert "OLLAMA_KEEP_ALIVE" in caught.value.hint
 
 
 def test_figures_the_server_leaves_out_are_zero(fake: Fake) -> None:
     fake.answers["/api/ps"] = listed({"name": "m:latest"})
-    assert fake.residency.load("m", LIMIT_S) == Resident("m", 0, 0, 0)
+    assert fake.residency.load("m", patiently) == Resident("m", 0, 0, 0)
 
 
 # --- Where it is

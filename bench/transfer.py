@@ -1,0 +1,165 @@
+"""`bench transfer`: one file over HTTP ranges into a preallocated, verified file, against what the connection can give.
+
+Clock: starts when address, size and digest are known; stops when every byte is in the file and its sha256 is checked.
+`limit` is the same number of connections in a process that throws the bytes away: no file, no digest, no HTTP library.
+`one` is this worker's transfer over a single connection. Rounds are interleaved, figures are medians; server and client
+share the machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from worker.http_range import Origin
+from worker.progress import Meter
+from worker.resumable import Resumable
+from worker.transfer import USUAL, Terms, fetch
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = "python -m worker bench transfer"
+SIZE_BYTES = 1 << 30
+GOAL = 0.8
+LIMIT_S = 300.0
+# Object storage gives a connection about this much, whatever the client does.
+STORAGE_BYTES_PER_S = 90e6
+CASES = {"90 MB/s a connection": STORAGE_BYTES_PER_S, "no cap": 0.0}
+WAYS = ("limit", "one", "worker")
+
+
+def run(out: Path | None, *, size_bytes: int = SIZE_BYTES, rounds: int = 3) -> int:
+    """Measure every case, print the table, keep the figures below `out`; return an exit code."""
+    with tempfile.TemporaryDirectory(prefix="transfer.") as name:
+        folder = Path(name)
+        sha256 = _write(folder / "file", size_bytes)
+        rows = [_result(case, rate, folder, sha256, rounds) for case, rate in CASES.items()]
+    for row in rows:
+        print(_line(row))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "transfer.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _result(case: str, rate: float, folder: Path, sha256: str, rounds: int) -> dict[str, Any]:
+    size_bytes = (folder / "file").stat().st_size
+    taken: dict[str, list[float]] = {way: [] for way in WAYS}
+    with _served(folder / "file", rate) as port:
+        for number in range(rounds + 1):
+            for way in WAYS:
+                took_s = _once(way, port, folder / "target", size_bytes, sha256)
+                # The first round fills the caches.
+                if number:
+                    taken[way].append(took_s)
+    speeds = {way: size_bytes / statistics.median(values) / 1e9 for way, values in taken.items()}
+    return {
+        "case": case,
+        "command": f"{COMMAND} --rounds {rounds}",
+        "machine": f"{os.cpu_count()} cores, Linux {platform.release()}",
+        "file_bytes": size_bytes,
+        **{f"{way}_gb_per_s": round(speed, 2) for way, speed in speeds.items()},
+        "worker_to_limit": round(speeds["worker"] / speeds["limit"], 2),
+        "worker_to_one": round(speeds["worker"] / speeds["one"], 2),
+        "rounds_s": {way: [round(value, 3) for value in values] for way, values in taken.items()},
+    }
+
+
+@contextmanager
+def _served(file: Path, rate: float) -> Iterator[int]:
+    command = [sys.executable, "-m", "bench.range_source", str(file), "--rate", str(rate)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        if server.stdin is None or server.stdout is None:
+            raise RuntimeError("the server has no pipes")
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.stdin.close()
+
+
+def _once(way: str, port: int, target: Path, size_bytes: int, sha256: str) -> float:
+    command = [sys.executable, "-m", "bench.transfer", way, str(port), str(target), str(size_bytes), sha256]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    return float(done.stdout)
+
+
+def main() -> int:
+    """Transfer the file once and print the seconds it took."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("port", type=int)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("size_bytes", type=int)
+    parser.add_argument("sha256")
+    options = parser.parse_args()
+    if options.way == "limit":
+        print(_thrown_away(options.port, options.size_bytes, USUAL.connections))
+        return 0
+    terms = Terms(connections=1) if options.way == "one" else USUAL
+    began_s = time.perf_counter()
+    with Resumable(options.target, "file", options.size_bytes) as file:
+        origin = Origin(lambda: f"http://127.0.0.1:{options.port}/file", options.size_bytes)
+        fetch(origin, file, Meter(options.size_bytes), sha256=options.sha256, terms=terms)
+        took_s = time.perf_counter() - began_s
+        file.discard()
+    print(took_s)
+    return 0
+
+
+def _thrown_away(port: int, size_bytes: int, connections: int) -> float:
+    share = -(-size_bytes // connections)
+    threads = [
+        threading.Thread(target=_read, args=(port, start, min(start + share, size_bytes)))
+        for start in range(0, size_bytes, share)
+    ]
+    began_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began_s
+
+
+def _read(port: int, start: int, end: int) -> None:
+    buffer = bytearray(1 << 20)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"GET /file HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode())
+        left = end - start
+        while left > 0 and (count := connection.recv_into(buffer)):
+            left -= count
+
+
+def _write(path: Path, size_bytes: int) -> str:
+    digest, block = hashlib.sha256(), os.urandom(4 << 20)
+    with path.open("wb") as file:
+        for start in range(0, size_bytes, len(block)):
+            part = block[: size_bytes - start]
+            file.write(part)
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _line(row: dict[str, Any]) -> str:
+    verdict = "reached" if row["worker_to_limit"] >= GOAL else "missed"
+    return (
+        f"{row['case']:24} limit {row['limit_gb_per_s']:.2f} GB/s, one connection {row['one_gb_per_s']:.2f}, "
+        f"worker {row['worker_gb_per_s']:.2f}: {row['worker_to_limit']:.2f} of the limit (goal {GOAL:g} {verdict}), "
+        f"{row['worker_to_one']:.1f} x one connection"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
