@@ -5,9 +5,9 @@ set -euo pipefail
 # When the container started, in ns: the zero of every cold-start figure.
 WORKER_START_NS=${WORKER_START_NS:-${EPOCHREALTIME/[.,]/}000}
 
-# Succeeds if the directory is there, or can be made, and takes a file.
+# Succeeds if the directory is there, or can be made, and takes a file with something in it: a full disk takes empty ones.
 writable() {
-  mkdir -p "$1" 2>/dev/null && { : >"$1/.probe.$$"; } 2>/dev/null && rm -f "$1/.probe.$$"
+  mkdir -p "$1" 2>/dev/null && { echo probe >"$1/.probe.$$"; } 2>/dev/null && rm -f "$1/.probe.$$"
 }
 
 # Kernels compiled at run time are kept on the volume, so that they are compiled once per fleet and not once per start.
@@ -44,8 +44,8 @@ main() {
   ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
   local home
   home=$(dirname "${BASH_SOURCE[0]}")
-  if [[ ${1:-} == local ]]; then
-    # Without Runpod: its API and this worker on one port, for docker run -p 8000:8000 IMAGE local.
+  if [[ ${1:-} == local || ${WORKER_MODE:-} == local ]]; then
+    # Without Runpod: every API and this worker on one port, for docker run -p 8000:8000 IMAGE local.
     PYTHONPATH=$home exec "${PYTHON:-python3}" -m worker.local.standalone
   fi
   exec "${PYTHON:-python3}" "$home/handler.py" "$@"

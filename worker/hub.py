@@ -10,8 +10,13 @@ from worker.config import Config, variables
 
 # Where things are inside the image is not for the person who deploys it to say.
 _INTERNAL = {"host", "server_command", "volume"}
-_FIRST = {"model", "num_parallel"}  # the rest is folded away as advanced
+_FIRST = {"model", "hf_model", "hf_quantization", "num_parallel"}  # the rest is folded away as advanced
+# The form offers the repositories of the Hub for this type, and the platform has them there before the worker starts.
+_TYPES = {"hf_model": "huggingface", "integer": "number", "array": "string"}
 _NAMED = {
+    "model_list": "Several models",
+    "hf_model": "Hugging Face model",
+    "hub_transfer": "Transfer of the Hub",
     "models": "Model store",
     "num_parallel": "Parallel requests",
     "max_concurrency": "Jobs at once",
@@ -23,6 +28,9 @@ _SPELLED = {
     "cors": "CORS",
     "cpu": "CPU",
     "hf": "Hugging Face",
+    "aws": "AWS",
+    "id": "ID",
+    "jit": "JIT",
     "openai": "OpenAI",
     "noprune": "no prune",
     "s": "(seconds)",
@@ -66,12 +74,12 @@ def inputs() -> list[dict[str, Any]]:
 def _input(field: str, schema: dict[str, Any]) -> dict[str, Any]:
     kind = next((part for part in schema.get("anyOf", []) if part["type"] != "null"), schema)
     made: dict[str, Any] = {
-        "type": {"integer": "number"}.get(kind["type"], kind["type"]),
+        "type": _TYPES.get(field, _TYPES.get(kind["type"], kind["type"])),
         "name": _label(field),
         "description": schema["description"].replace("`", ""),
     }
     default = schema.get("default")
-    if default is not None:
+    if default not in (None, []):
         made["default"] = int(default) if isinstance(default, float) and default.is_integer() else default
     if "enum" in kind:
         made["options"] = [{"label": value, "value": value} for value in kind["enum"]]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker import manifest
-from worker.errors import ModelNotFound
 from worker.manifest import FILE, ORIGIN, PROJECTOR_LEFT_OUT, Manifest
 from worker.references import Wanted
 
@@ -53,13 +52,6 @@ def locate(stores: Sequence[Path], wanted: Wanted) -> Located | Absent:
             reason = "the model was registered with another template or projector"
         reasons.append(f"{models}: {reason}")
     return Absent(tuple(reasons) or ("there is no store",), unfit)
-
-
-def not_here(text: str, stores: Sequence[Path]) -> ModelNotFound:
-    """Return the error for a job whose model is in no store and may not be brought: it lists what there is."""
-    there = {model.name.short: None for models in stores for model in manifest.every(models) if not model.lacks(models)}
-    hint = f"There are: {', '.join(there)}" if there else "There are no models"
-    return ModelNotFound(f"model {text!r} is not here", f"{hint}; WORKER_PULL_ON_DEMAND=1 lets jobs bring others")
 
 
 def dressed_as(found: Manifest, wanted: Wanted) -> bool:

@@ -114,6 +114,21 @@ def spelled(models: Path, name: ModelName) -> ModelName | None:
     return ModelName(*found)
 
 
+def in_the_spelling_of(models: Path, name: ModelName) -> ModelName:
+    """Return `name` with each part in the spelling that the store at `models` has for it, its own where it has that.
+
+    Ollama looks a name up part by part, whatever model a part belongs to: were one model's tag `Q8_0` and another's
+    `q8_0`, it would find either by chance.
+    """
+    parts = list(name.path.parts)
+    known = [path.relative_to(models / "manifests").parts for path in (models / "manifests").glob("*/*/*/*")]
+    for at, part in enumerate(parts):
+        spellings = {other[at] for other in known}
+        if part not in spellings:
+            parts[at] = min((other for other in spellings if other.lower() == part.lower()), default=part)
+    return ModelName(*parts)
+
+
 def read(models: Path, name: ModelName) -> Manifest | None:
     """Return the manifest of `name` in the store at `models`, or None when there is none.
 

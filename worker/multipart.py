@@ -51,7 +51,7 @@ def _plain(name: str, value: object) -> bytes:
 
 
 def _decoded(value: object) -> bytes:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise JobInvalid(f"'file' must be a base64 string, got {kind(value)}", _HINT)
     text = value.partition(",")[2] if value.startswith("data:") else value
     if not text:

@@ -207,7 +207,9 @@ def _named(variable: str, read: Callable[[str], Wanted], text: str) -> Wanted:
     try:
         return read(text)
     except ValueError as exc:
-        raise NameInvalid(f"{variable}: {exc}") from exc
+        said = str(exc)
+        shown = said if repr(text)[:40] in said else f"{text!r:.120} names no model ({said})"
+        raise NameInvalid(f"{variable}: {shown}") from exc
 
 
 def _sha256(text: str) -> str:

@@ -70,8 +70,7 @@ class Registration:
         if parameters := _DIALECTS.get(head.architecture, ("", "", {}))[2]:
             layers.append(store.put(json.dumps(parameters).encode(), f"{LAYER_PREFIX}params"))
         config = store.put(json.dumps(_config(head, layers, template=self.template)).encode(), CONFIG_TYPE)
-        model = Manifest(name, (config, *layers), self._notes())
-        store.publish(model)
+        model = store.publish(Manifest(name, (config, *layers), self._notes()))
         return Registered(model, self._warnings(head))
 
     def _notes(self) -> dict[str, str]:

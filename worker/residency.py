@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from worker.errors import BootError, GpuUnusable, ServerExited, ServerTimeout, WeightsUnavailable
 
 CONNECT_TIMEOUT_S = 2.0
+LIST_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -67,34 +69,46 @@ class Residency:
     def version(self) -> str | None:
         """Return the server's version, or None while it does not answer HTTP 200."""
         try:
-            reply = self._send("GET", "/api/version", None, CONNECT_TIMEOUT_S)
+            reply = self._send("GET", "/api/version", None, lambda: CONNECT_TIMEOUT_S)
         except (OSError, http.client.HTTPException):
             return None
         return str(reply.object().get("version", "")) if reply.ok else None
 
-    def load(self, model: str, limit_s: float) -> Resident:
+    def load(self, model: str, limit_s: Callable[[], float]) -> Resident:
         """Make the model resident and return what the server says about it.
 
-        The request has no prompt and no options, so later jobs find the runner they need. The connection is
-        held until the end: the server gives up a load whose client went away.
+        `limit_s` is asked once the request is out, and may block. The request has no prompt and no options, so later
+        jobs find the runner they need. The connection is held until the end: the server gives up a load whose client
+        went away.
 
         Raises:
-            ServerTimeout: it took longer than `limit_s` seconds.
+            ServerTimeout: it took longer than `limit_s()` seconds.
             ServerExited: the connection broke.
             WeightsUnavailable: the server refused to load the model.
             BootError: the server does not list the model as loaded.
         """
-        reply = self._call("/api/generate", {"model": model, "stream": False}, limit_s=limit_s)
+        reply = self._call("/api/generate", {"model": model, "stream": False}, limit_s)
         if reply.status == http.client.BAD_REQUEST and "does not support generate" in reply.error():
             # A model for embeddings only; without input it is loaded all the same.
-            reply = self._call("/api/embed", {"model": model}, limit_s=limit_s)
+            reply = self._call("/api/embed", {"model": model}, limit_s)
         if not reply.ok:
             hint = "The file may be damaged, of an unsupported kind, or too large for this machine"
             raise WeightsUnavailable(f"the server could not load model {model!r}: {reply.error()}", hint)
         return self._resident(model)
 
+    def prime(self, model: str, limit_s: float) -> None:
+        """Answer one tiny prompt, so that the kernels of a prefill are there before the first job.
+
+        It needs no other runner than jobs do. Off by default: a job that is waiting already would wait for it.
+
+        Raises:
+            ServerTimeout, ServerExited: as for `load`. What else goes wrong is for the first job to find out.
+        """
+        body = {"model": model, "prompt": "Hi", "stream": False, "options": {"num_predict": 1}}
+        self._call("/api/generate", body, lambda: limit_s)
+
     def _resident(self, model: str) -> Resident:
-        reply = self._call("/api/ps", None, limit_s=30.0)
+        reply = self._call("/api/ps", None, lambda: LIST_TIMEOUT_S)
         for entry in reply.object().get("models") or []:
             names = {str(entry.get("name", "")), str(entry.get("model", ""))}
             if names & {model, f"{model}:latest"} or len(reply.object()["models"]) == 1:
@@ -109,21 +123,20 @@ class Residency:
             "OLLAMA_KEEP_ALIVE must not be 0: the model has to stay loaded",
         )
 
-    def _call(self, path: str, body: dict[str, object] | None, *, limit_s: float) -> _Reply:
+    def _call(self, path: str, body: dict[str, object] | None, limit_s: Callable[[], float]) -> _Reply:
         try:
             return self._send("GET" if body is None else "POST", path, body, limit_s)
         except TimeoutError as exc:
-            raise ServerTimeout("load", limit_s) from exc
+            raise ServerTimeout("load", limit_s()) from exc
         except (OSError, http.client.HTTPException) as exc:
             raise ServerExited(1, ["connection lost during load"]) from exc
 
-    def _send(self, method: str, path: str, body: dict[str, object] | None, limit_s: float) -> _Reply:
+    def _send(self, method: str, path: str, body: dict[str, object] | None, limit_s: Callable[[], float]) -> _Reply:
         connection = http.client.HTTPConnection(self._address, timeout=CONNECT_TIMEOUT_S)
         try:
-            connection.connect()
-            connection.sock.settimeout(limit_s)
             text = None if body is None else json.dumps(body).encode()
             connection.request(method, path, text, {"Content-Type": "application/json"})
+            connection.sock.settimeout(limit_s())
             reply = connection.getresponse()
             return _Reply(reply.status, reply.read())
         finally:

@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker import manifest, storage
@@ -108,11 +108,17 @@ class Store:
             whole.replace(blob)
         return Layer(media_type, f"sha256:{sha256}", blob.stat().st_size)
 
-    def publish(self, model: Manifest) -> None:
-        """Make a model visible; raise ValueError when a blob it names is not there."""
+    def publish(self, model: Manifest) -> Manifest:
+        """Make a model visible; return it under the name it has now, spelled as the store spells its other names.
+
+        Raises:
+            ValueError: a blob it names is not there.
+        """
         if lacking := model.lacks(self.root):
             raise ValueError(f"{model.name.short}: {'; '.join(lacking)}")
-        self._write(manifest.path_of(self.root, model.name), model.body())
+        named = replace(model, name=manifest.in_the_spelling_of(self.root, model.name))
+        self._write(manifest.path_of(self.root, named.name), named.body())
+        return named
 
     def remove(self, model: Manifest) -> int:
         """Remove a model and the blobs no other model uses; return how many bytes that freed."""

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from worker.digest import TrailingDigest
+from worker.errors import WorkerError
 from worker.http_answer import Busy, TransferFailed
 from worker.http_range import Line, Origin, RangeIgnored
 from worker.known_digest import Damaged
@@ -143,7 +144,8 @@ class _Transfer:
                 except IndexError:
                     return
                 strikes = strikes + 1 if self._broke_off(line, start, end, strikes) else 0
-        except (TransferFailed, Halted, OSError) as exc:
+        except (TransferFailed, Halted, WorkerError, OSError) as exc:
+            # Whoever is told how far it is may say that nobody needs it any more.
             self._fail(exc)
         finally:
             line.close()

@@ -38,6 +38,14 @@ class JobChunkPosted(Event, name="job.chunk_posted"):
 
 
 @dataclass(frozen=True)
+class JobChunkUndelivered(Event, name="job.chunk_undelivered"):
+    """A chunk of a stream was given up; the job's result still carries it."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class JobFinished(Event, name="job.finished"):
     """The answer is complete and delivered. Durations and counts are the server's own."""
 
@@ -78,7 +86,7 @@ class ResultRetried(Event, name="result.retried"):
 
 @dataclass(frozen=True)
 class ResultUndelivered(Event, name="result.undelivered"):
-    """A result was given up; `body` is what the client should have had."""
+    """The job ended without its answer: the result was given up; `body` is what the client should have had."""
 
     job_id: str
     reason: str

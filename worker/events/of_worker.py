@@ -90,40 +90,6 @@ class SdkImportFinished(Event, name="sdk_import.finished"):
 
 
 @dataclass(frozen=True)
-class WeightsRequested(Event, name="weights.requested"):
-    """The search for the model's weights began."""
-
-    model: str
-
-
-@dataclass(frozen=True)
-class SourcePassedOver(Event, name="source.passed_over"):
-    """A source could not or should not provide the weights."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class WeightsProgressed(Event, name="weights.progressed"):
-    """A long transfer moved on; at most one line a second."""
-
-    source: str
-    done_bytes: int
-    total_bytes: int
-    rate_bytes_per_s: float
-    eta_s: float | None
-
-
-@dataclass(frozen=True)
-class WeightsPlaced(Event, name="weights.placed"):
-    """The weights are whole and where the server reads them."""
-
-    model: str
-    source: str
-
-
-@dataclass(frozen=True)
 class LoadStarted(Event, name="load.started"):
     """The server was asked to make the model resident."""
 
@@ -138,6 +104,16 @@ class LoadFinished(Event, name="load.finished"):
     size_bytes: int
     size_vram_bytes: int
     context_length: int
+
+
+@dataclass(frozen=True)
+class PrimeStarted(Event, name="prime.started"):
+    """One tiny prompt is run so that the first job need not wait for its kernels."""
+
+
+@dataclass(frozen=True)
+class PrimeFinished(Event, name="prime.finished"):
+    """That prompt was answered."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +137,20 @@ class LoopStarted(Event, name="loop.started"):
     """The SDK's loop asks for jobs."""
 
     concurrency: int
+
+
+@dataclass(frozen=True)
+class ThawNoticed(Event, name="thaw.noticed"):
+    """The process was given no time for `missed_s` seconds; the next job waits for a look at the server."""
+
+    missed_s: float
+
+
+@dataclass(frozen=True)
+class ModelReloaded(Event, name="model.reloaded"):
+    """The model was gone after a thaw and is resident again."""
+
+    model: str
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class EventWriter:
         self._lock = threading.Lock()
         self._seq = 0
         self._recent: deque[tuple[Event, int]] = deque(maxlen=RECENT_EVENTS)
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
 
     def write(self, event: Event, at_ns: int | None = None) -> None:
         """Print `event` as one JSON line stamped with wall-clock nanoseconds and a sequence number.
@@ -48,15 +48,15 @@ class EventWriter:
             self._stream.flush()
             if not isinstance(event, ServerLogged):
                 self._recent.append((event, at_ns))
-                if self._listener is not None:
-                    self._listener(event, at_ns)
+                for listener in self._listeners:
+                    listener(event, at_ns)
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each event and its time, beginning with the latest that were written.
 
-        The server's log is left out. There is one listener; it must not write events itself.
+        The server's log is left out. A listener must not write events itself.
         """
         with self._lock:
-            self._listener = listener
+            self._listeners.append(listener)
             for event, at_ns in self._recent:
                 listener(event, at_ns)

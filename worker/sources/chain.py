@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker import manifest
+from worker.branch import branch
 from worker.errors import WeightsUnavailable
 from worker.http_answer import TransferFailed
 from worker.lease import Lease
@@ -120,7 +122,7 @@ def _place_in_turn(turn: Turn, lease: Lease, sources: Sequence[Source], listener
         try:
             if (kept := _redressed(store, wanted)) is not None:
                 return _placed(store, kept, "local")
-            misses: list[Miss] = []
+            misses = _damage(store, wanted)
             for group in tiers(sources, in_order=policy.in_order):
                 for offer in ranked(_offers(group, wanted, misses, telling), in_order=policy.in_order):
                     delivery = Delivery(offer.source, wanted, store, telling, Fence(lease).halt)
@@ -133,10 +135,17 @@ def _place_in_turn(turn: Turn, lease: Lease, sources: Sequence[Source], listener
     raise WeightsUnavailable(f"no source has {wanted.text!r}: {tried or 'there is no source'}", wanted.hint)
 
 
+def _damage(store: Store, wanted: Wanted) -> list[Miss]:
+    """Return what is wrong with the model as the store has it; a model that is not there at all is no damage."""
+    found = locate([store.root], wanted)
+    known = manifest.spelled(store.root, wanted.name) is not None
+    return [Miss("local", reason) for reason in found.reasons] if known and isinstance(found, Absent) else []
+
+
 def _offers(group: Sequence[Source], wanted: Wanted, misses: list[Miss], listener: Listener) -> list[Offer]:
-    """Ask all sources of a group at once."""
-    with ThreadPoolExecutor(len(group), thread_name_prefix="offer") as asking:
-        answers = list(asking.map(lambda source: source.offer(wanted), group))
+    """Ask all sources of a group at once; a source that takes long does not keep the process from ending."""
+    asked = [branch("offer", functools.partial(source.offer, wanted)) for source in group]
+    answers = [asking.result() for asking in asked]
     for answer in answers:
         if isinstance(answer, Miss):
             _pass_over(answer, misses, listener)

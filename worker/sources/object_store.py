@@ -115,8 +115,7 @@ class ObjectStore:
             key = f"{_folder(self.prefix)}blobs/sha256-{layer.hex}"
             origin = Origin(lambda key=key: self.account.address(key), layer.size_bytes)  # type: ignore[misc]
             download.blob(delivery, origin, layer.hex, terms=self.terms)
-        delivery.store.publish(found)
-        return found
+        return delivery.store.publish(found)
 
     def _bucket(self, name: str) -> Bucket:
         a = self.account

@@ -53,7 +53,7 @@ class Volume:
                 media_type=layer.media_type,
                 meter=delivery.metered(layer.size_bytes),
             )
-        store.publish(found.manifest)
+        published = store.publish(found.manifest)
         if delivery.wanted.name != found.manifest.name and not delivery.wanted.settled:
             store.publish(replace(found.manifest, name=delivery.wanted.name))
-        return found.manifest
+        return published
