@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager  # noqa: E402
 from typing import TYPE_CHECKING, NamedTuple  # noqa: E402
 
 from worker import __version__, events  # noqa: E402
-from worker.branch import branch  # noqa: E402
 from worker.errors import BootError  # noqa: E402
 from worker.folders import store, views  # noqa: E402
 from worker.kernels import Kernels  # noqa: E402
@@ -105,6 +104,7 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop | Gateway
             _configuration(environ, writer)
             raise
         from worker.boot import Boot, Started  # noqa: PLC0415 - imported while the server starts
+        from worker.branch import branch  # noqa: PLC0415 - same
 
         # Only now: it would take turns with that import, which more depends on.
         config = branch("configuration", lambda: _configuration(environ, writer))

@@ -15,7 +15,7 @@ SINGLE = Method(readers=1, direct=False)
 MANY = Method(readers=16, direct=False)
 SLOW_BYTES_PER_S = 200e6
 # Reading through the page cache is what a distant filesystem may do worst: enough of it to tell, and no more.
-GLIMPSE_BYTES = 32 << 20
+GLIMPSE_BYTES = 8 << 20
 GLIMPSE_SHARE = 0.25
 # What a local disk gives when the page cache could not keep what was landed.
 LOCAL_BYTES_PER_S = 1e9

@@ -123,7 +123,7 @@ def test_a_signal_lets_the_running_job_finish_and_takes_no_other(
     worker.signal(signal.SIGTERM)
     worker.wait_event("worker.stopping", LIMIT_S)
     assert wait_for(lambda: queue.record.takes()[-1].answered is None, LIMIT_S)
-    time.sleep(0.2)  # the poll is given up by now; nothing tells
+    time.sleep(0.8)  # the poll is given up by now; nothing tells
     waiting = queue.submit(STREAM)
     assert worker.wait(LIMIT_S) == 0
     status = queue.wait(running, LIMIT_S)

@@ -15,7 +15,7 @@ from tests.conftest import MODEL, Marked, StartWorker
 from tests.fakes.hub_server import FakeHub
 from tests.fakes.range_server import RangeServer
 from tests.fakes.s3_server import ACCESS_KEY, SECRET_KEY, FakeS3
-from worker.local.engine.store import smollm2_gguf
+from worker.local.engine.store import register_gguf, smollm2_gguf
 from worker.local.process import ROOT
 from worker.local.queue import LocalQueue
 
@@ -205,8 +205,14 @@ def test_other_models_come_when_jobs_ask_for_them(
     assert hub.sent_bytes < 1.05 * smollm2_gguf().stat().st_size
 
 
-def test_any_model_comes_where_that_is_allowed(start_worker: StartWorker, queue: LocalQueue, hub: RangeServer) -> None:
-    worker = start_worker(real=True, HF_ENDPOINT=hub.url, WORKER_PULL_ON_DEMAND="1")
+def test_any_model_comes_where_that_is_allowed(
+    start_worker: StartWorker, queue: LocalQueue, tmp_path: Path, hub: RangeServer
+) -> None:
+    # A store of its own: what comes must not be there for the next test.
+    register_gguf(tmp_path / "models", MODEL, smollm2_gguf())
+    worker = start_worker(
+        real=True, OLLAMA_MODELS=str(tmp_path / "models"), HF_ENDPOINT=hub.url, WORKER_PULL_ON_DEMAND="1"
+    )
     body = {"model": f"hf.co/{REPO}:Q8_0", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
     asked = queue.submit({"openai_route": "/v1/chat/completions", "openai_input": body})
     answer = queue.wait(asked, LIMIT_S)

@@ -23,6 +23,8 @@ POLL_TIMEOUT_S = 90.0
 # The platform answers an empty queue at the end of a long poll; one that answers at once must not be hammered.
 PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+# How long an answer may be under way from the platform.
+WIRE_S = 0.25
 _PR_SET_PDEATHSIG = 1
 
 
@@ -115,7 +117,8 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         """Ask for up to `free` jobs; return them and whether the platform misbehaved."""
         poll = asyncio.wait_for(self.jobs_fetcher(session, free), timeout=POLL_TIMEOUT_S)
         try:
-            taken = await self._unless_draining(poll)
+            # The platform may have answered already: such a job would be lost until its pings are missed.
+            taken = await self._unless_draining(poll, WIRE_S)
         except asyncio.TimeoutError:
             return [], False
         except TooManyRequests:
@@ -129,12 +132,14 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         fresh = {job["id"]: job for job in jobs if job["id"] not in self.jobs_tasks}
         return list(fresh.values()), len(jobs) < len(taken or [])
 
-    async def _unless_draining(self, work: Any) -> Any:
-        """Await `work`, but give it up when draining begins; a result that is there by then still counts."""
+    async def _unless_draining(self, work: Any, grace_s: float = 0.0) -> Any:
+        """Await `work`, but give it up `grace_s` seconds after draining begins; a result that is there still counts."""
         task = asyncio.ensure_future(work)
         draining = asyncio.ensure_future(self._draining.wait())
         await asyncio.wait([task, draining], return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()
+        if grace_s and not task.done():
+            await asyncio.wait([task], timeout=grace_s)
         if task.done():
             return task.result()
         task.cancel()

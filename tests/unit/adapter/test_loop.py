@@ -313,6 +313,26 @@ async def test_an_idle_worker_gives_its_poll_up(make: Make) -> None:
     assert platform.started == []
 
 
+async def test_a_job_that_was_under_way_when_the_signal_came_is_run(make: Make) -> None:
+    running = make()
+    platform = running.platform
+
+    async def on_the_wire(_: object, free: int) -> Any:
+        platform.asked.append(free)
+        # Nothing of the loop's decides when it arrives.
+        await asyncio.sleep(0.1)
+        return [{"id": "A"}] if len(platform.asked) == 1 else []
+
+    running.loop.jobs_fetcher = on_the_wire
+    running.start()
+    await platform.until(lambda: len(platform.asked) == 1)
+    running.loop.kill_worker()
+    await platform.until(lambda: platform.started == ["A"])
+    platform.hold.set()
+    await running.ended()
+    assert len(platform.asked) == 1
+
+
 async def test_a_job_that_arrives_with_the_signal_is_run(make: Make) -> None:
     running = make()
 
