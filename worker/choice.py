@@ -173,6 +173,9 @@ def _hint(backends: Sequence[Backend], found: Found) -> str:
         for backend in backends
         if any(judge(backend, capability, None).outcome != "unusable" for capability in known)
     ]
+    if floors and found.driver and found.driver.branch >= min(floors):
+        # The backend would run; only the code it would have compiled is from a newer CUDA than the driver's.
+        return "Use hosts with a driver for that CUDA version: on Runpod, set the endpoint's allowed CUDA versions."
     if floors:
         return f"Use hosts with driver {min(floors)} or newer: on Runpod, set the endpoint's allowed CUDA versions."
     targets = " ".join(sorted({f"{major}.{minor}" for major, minor in known}))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Where the Dockerfile puts a model that is part of the image.
 BAKED = Path("/opt/ollama/models")
+# Where an image may have kernels that `python -m worker bake` packed.
+BAKED_KERNELS = Path("/opt/ollama/jit-cache")
 
 
 def home(environ: Mapping[str, str]) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from worker import events
 from worker.environment import BACKEND_FILE
-from worker.folders import home, volume
+from worker.folders import BAKED_KERNELS, home, volume
 
 if TYPE_CHECKING:
     from worker.choice import Choice
@@ -68,6 +68,10 @@ class Kernels:
             return
         self._cache = JitCache(self._local, self._shared, key)
         outcome = self._cache.hydrate()
+        if not outcome.done:
+            # What this worker compiles beyond those of its image is kept on the volume all the same.
+            baked = JitCache(self._local, BAKED_KERNELS, key).hydrate()
+            outcome = baked if baked.done else outcome
         self._events.write(events.HydrateFinished(**asdict(outcome)))
 
     def keep_after_first_job(self) -> None:

@@ -134,6 +134,13 @@ def test_an_old_driver_is_a_matter_of_hosts_and_not_of_the_image() -> None:
     assert caught.value.exit_code == 11
 
 
+def test_a_driver_too_old_for_the_code_alone_is_told_by_its_cuda_version() -> None:
+    newest = [made("cuda_v12", (12, 8), [ptx("90", version=(8, 7))])]
+    with pytest.raises(GpuUnusable, match=r"needs a driver for CUDA 12\.8") as caught:
+        choose(newest, machine("550.127.05", H100)).require_usable()
+    assert caught.value.hint.startswith("Use hosts with a driver for that CUDA version")
+
+
 def test_a_device_nothing_was_compiled_for_is_a_matter_of_the_image() -> None:
     with pytest.raises(GpuUnusable) as caught:
         choose(SHIPPED, machine("580.95.05", (12, 0))).require_usable()

@@ -146,6 +146,26 @@ def test_what_one_worker_compiled_for_its_first_job_the_next_has_before_its_load
     assert (tmp_path / "two" / ".ollama" / "cuda-cache" / "a" / "0123").read_bytes() == b"kernel" * 900
 
 
+def test_the_kernels_of_an_image_are_used_where_the_volume_has_none(
+    make: MakeKernels, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baking = make(name="baking")
+    baking.make_ready(JIT)
+    compiled(tmp_path, "baking")
+    baking.keep_after_first_job()
+    written.writer.write(FINISHED)
+    persisted(written)
+    (tmp_path / "volume" / "jit-cache").rename(tmp_path / "baked")
+    monkeypatch.setattr("worker.kernels.BAKED_KERNELS", tmp_path / "baked")
+    make(name="two").make_ready(JIT)
+    finished = written.all("hydrate.finished")[-1]
+    assert (finished["done"], finished["files"]) == (True, 2)
+    # Without any, the reason is the volume's.
+    monkeypatch.setattr("worker.kernels.BAKED_KERNELS", tmp_path / "nowhere")
+    make(name="three").make_ready(JIT)
+    assert written.all("hydrate.finished")[-1]["reason"].startswith("no worker has kept kernels")
+
+
 def test_they_are_kept_exactly_once_however_many_jobs_finish_at_once(
     make: MakeKernels, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
