@@ -16,7 +16,7 @@ from worker import config, events, exercise, gpu
 from worker.choice import Choice
 from worker.config import Config
 from worker.environment import BACKEND_FILE
-from worker.errors import BootError, GpuUnusable, WeightsUnavailable
+from worker.errors import BootError, GpuUnusable, ServerExited, WeightsUnavailable
 from worker.exercise import Coach
 from worker.folders import volume
 from worker.jit_cache import JitCache, Key
@@ -122,13 +122,13 @@ def _compile(job: Job, environ: Mapping[str, str], local: Path) -> None:
         try:
             server.spawn(job.launch.argv, started)
             server.wait_until(lambda: residency.version() is not None, "server start", job.config.server_timeout_s)
-            resident = residency.load(job.model.name, lambda: job.config.load_timeout_s)
+            with server.blamed(ServerExited, WeightsUnavailable):
+                resident = residency.load(job.model.name, lambda: job.config.load_timeout_s)
             if not job.config.allow_cpu:
                 require_gpu(resident)
-            _exercise(job, resident)
+            with server.blamed(requests.RequestException):
+                _exercise(job, resident)
         except requests.RequestException as exc:
-            server.wait_ended(1.0)
-            server.check()
             raise BootError(f"the server gave no answer: {exc}") from exc
         finally:
             # The driver has written everything once its process is gone.

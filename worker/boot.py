@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from worker.shelf import Shelf
 
 Importer = Callable[[], str]
-EXIT_NOTICED_S = 1.0
 JOIN_INTERVAL_S = 0.005
 # Hydrating is bounded by itself; this is for what is not.
 KERNELS_LIMIT_S = 120.0
@@ -189,23 +187,12 @@ class Boot:
                     other.result()
             if self._config.done() and time.monotonic() - began_s > limit_s(self._config.result()):
                 raise ServerTimeout(stage, limit_s(self._config.result()), f"The stage {stage!r} hangs")
-        with self._server_blamed():
+        with self._server.blamed(ServerExited, WeightsUnavailable):
             waited.result()
-
-    @contextlib.contextmanager
-    def _server_blamed(self) -> Iterator[None]:
-        """Let the end of the server be the reason for what failed because of it."""
-        try:
-            yield
-        except (ServerExited, WeightsUnavailable):
-            # The lost connection is noticed first; what the process left behind says why.
-            self._server.wait_ended(EXIT_NOTICED_S)
-            self._server.check()
-            raise
 
     def _load(self, name: str) -> Resident:
         self._events.write(events.LoadStarted(model=name))
-        with self._server_blamed():
+        with self._server.blamed(ServerExited, WeightsUnavailable):
             # The limit is asked for when the request is under way already.
             resident = self._residency.load(name, lambda: self._config.result().load_timeout_s)
         self._events.write(

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from worker import events
@@ -20,6 +20,7 @@ TAIL_LINES = 40
 LINE_BYTES = 16 * 1024
 PROBE_INTERVAL_S = 0.01
 LOG_END_S = 0.5
+EXIT_NOTICED_S = 1.0
 
 
 class Server:
@@ -78,6 +79,19 @@ class Server:
         """Raise ServerExited if the process has ended."""
         if self._return_code is not None:
             raise ServerExited(self._return_code, list(self._tail), self.tail_hint())
+
+    @contextlib.contextmanager
+    def blamed(self, *failures: type[Exception]) -> Iterator[None]:
+        """Let the end of the process be the reason for one of `failures` that came of it.
+
+        The lost connection is noticed first; what the process left behind says why.
+        """
+        try:
+            yield
+        except failures:
+            self.wait_ended(EXIT_NOTICED_S)
+            self.check()
+            raise
 
     @property
     def ended(self) -> bool:

@@ -283,7 +283,7 @@ ENDINGS: dict[str, tuple[Ends, dict[str, str], str]] = {
     "worker-killed-mid-job": (kill, SLOW, ""),
     "server-killed-mid-job": (kill_server, SLOW, LOST),
     "server-dies-by-itself-mid-job": (lambda *_: None, {**SLOW, "FAKE_DIE_AT_TOKEN": "4"}, LOST),
-    "server-killed-idle": (kill_server, {}, ""),
+    "server-killed-idle": (kill_server, {}, LOST),
 }
 
 

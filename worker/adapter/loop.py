@@ -42,6 +42,7 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
     drain_timeout_s: float
     on_start: Callable[[Loop], None]
     _has_ended = False
+    _hurried = False
 
     async def run(self) -> None:
         """Take and run jobs until told to stop, then let the running ones finish."""
@@ -91,7 +92,8 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
 
     def _begin_drain(self, limit_s: float | None) -> None:
         if limit_s is not None:
-            self._drain_limit_s = limit_s
+            # Without a server a job is better off with another worker.
+            self._drain_limit_s, self._hurried = limit_s, True
         self._draining.set()
 
     async def get_jobs(self, session: Any) -> None:
@@ -138,7 +140,7 @@ class Loop(rp_scale.JobScaler):  # type: ignore[misc] # the SDK is published wit
         draining = asyncio.ensure_future(self._draining.wait())
         await asyncio.wait([task, draining], return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()
-        if grace_s and not task.done():
+        if grace_s and not task.done() and not self._hurried:
             await asyncio.wait([task], timeout=grace_s)
         if task.done():
             return task.result()
