@@ -33,6 +33,9 @@ MODEL = "m"
 SPEED = 2000
 TOKENS = 2 * SPEED
 STREAMS = (1, 8, 32)
+# A real model on two cores: fewer streams, and a text it answers with that many tokens.
+REAL_STREAMS, REAL_TOKENS = (1, 8), 100
+REAL_TEXT = "Tell me a long story about a lighthouse, a storm and a ship that is late."
 FIRST_TOKENS = 40
 INSTANT_JOBS = 200
 MEMORY_STEPS = 10
@@ -70,7 +73,7 @@ def run(out: Path | None, *, rounds: int = 5, jobs: int = 10_000) -> int:
             "measured": "through the worker, against the server itself",
             "rounds": rounds,
             "tokens_per_s_and_stream": SPEED,
-            "throughput": _throughput(stand, rounds),
+            "throughput": _throughput(stand, rounds) + _real_throughput(Path(folder), rounds),
             "first_token": _first_token(stand),
             "instant_jobs_per_s": _instant(stand.one_slot, rounds),
             "memory": _memory(stand, jobs),
@@ -135,14 +138,36 @@ def _throughput(stand: Stand, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _ratio(way: Way, count: int, rounds: int) -> dict[str, Any]:
+def _real_throughput(home: Path, rounds: int) -> list[dict[str, Any]]:
+    """Measure the queue's way to a server with a model: the engine, or the Ollama that OLLAMA_BIN names.
+
+    Its cores are the worker's as well here, so this is a lower bound of what a GPU would leave.
+    """
+    slots = max(REAL_STREAMS)
+    with LocalQueue() as queue:
+        environ = worker_environment(
+            queue, home=home, model=MODEL, OLLAMA_NUM_PARALLEL=str(slots), MAX_CONCURRENCY=str(slots)
+        )
+        with WorkerProcess(environ) as worker:
+            worker.wait_event("loop.started", LIMIT_S)
+            url = f"http://{environ['OLLAMA_HOST']}"
+            way = Way(
+                "queue, real model",
+                lambda n, tokens: streams.over_http(url, n, tokens, openai=False, text=REAL_TEXT),
+                lambda n, tokens: streams.over_queue(queue, n, tokens, openai=False, text=REAL_TEXT),
+                worker.process.pid,
+            )
+            return [_ratio(way, count, rounds, REAL_TOKENS) for count in REAL_STREAMS]
+
+
+def _ratio(way: Way, count: int, rounds: int, tokens: int = TOKENS) -> dict[str, Any]:
     way.through(count, 10)
     direct, ratios, used_us = [], [], []
     for _ in range(rounds):
-        direct.append(way.direct(count, TOKENS).tokens_per_s(TOKENS))
+        direct.append(way.direct(count, tokens).tokens_per_s(tokens))
         before_s = _processor_s(way.pid)
-        ratios.append(way.through(count, TOKENS).tokens_per_s(TOKENS) / direct[-1])
-        used_us.append((_processor_s(way.pid) - before_s) / (count * TOKENS) * 1e6)
+        ratios.append(way.through(count, tokens).tokens_per_s(tokens) / direct[-1])
+        used_us.append((_processor_s(way.pid) - before_s) / (count * tokens) * 1e6)
     return {
         "way": way.name,
         "streams": count,
@@ -203,7 +228,7 @@ def _processor_s(pid: int) -> float:
 
 
 def _instant_job() -> dict[str, Any]:
-    return {"messages": streams.MESSAGES, "options": {"num_predict": 1}}
+    return {"messages": [{"role": "user", "content": streams.TEXT}], "options": {"num_predict": 1}}
 
 
 def _table(result: dict[str, Any]) -> str:

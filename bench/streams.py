@@ -12,7 +12,7 @@ import aiohttp
 from worker.local.queue import LocalQueue
 
 LIMIT_S = 300.0
-MESSAGES = [{"role": "user", "content": "hi"}]
+TEXT = "hi"
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,17 @@ class Taken:
         return sum(tokens / (last_s - first_s) for first_s, last_s in zip(self.first_s, self.last_s, strict=True))
 
 
-def body(tokens: int, *, openai: bool) -> tuple[str, dict[str, Any]]:
-    """Return path and body of a streamed chat."""
+def body(tokens: int, *, openai: bool, text: str = TEXT) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a streamed chat; a real model answers it with the same tokens each time."""
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
     if openai:
-        return "/v1/chat/completions", {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": tokens}
-    return "/api/chat", {"model": "m", "messages": MESSAGES, "stream": True, "options": {"num_predict": tokens}}
+        return "/v1/chat/completions", {**asked, "max_tokens": tokens, "temperature": 0}
+    return "/api/chat", {**asked, "options": {"num_predict": tokens, "temperature": 0}}
 
 
-def over_http(url: str, streams: int, tokens: int, *, openai: bool) -> Taken:
+def over_http(url: str, streams: int, tokens: int, *, openai: bool, text: str = TEXT) -> Taken:
     """Read `streams` streams at once from `url`, which is the server's or the gateway's."""
-    return asyncio.run(_over_http(url, streams, body(tokens, openai=openai)))
+    return asyncio.run(_over_http(url, streams, body(tokens, openai=openai, text=text)))
 
 
 async def _over_http(url: str, streams: int, asked: tuple[str, dict[str, Any]]) -> Taken:
@@ -59,9 +60,9 @@ async def _over_http(url: str, streams: int, asked: tuple[str, dict[str, Any]]) 
         return Taken([first_s for first_s, _ in times], [last_s for _, last_s in times])
 
 
-def over_queue(queue: LocalQueue, streams: int, tokens: int, *, openai: bool) -> Taken:
+def over_queue(queue: LocalQueue, streams: int, tokens: int, *, openai: bool, text: str = TEXT) -> Taken:
     """Run `streams` jobs at once and take the times at which their chunks came in."""
-    path, sent = body(tokens, openai=openai)
+    path, sent = body(tokens, openai=openai, text=text)
     job = {"openai_route": path, "openai_input": sent} if openai else {"route": path, "body": sent}
     began_s = time.monotonic()
     ids = [queue.submit(job) for _ in range(streams)]

@@ -35,9 +35,9 @@ COMMAND = "python -m worker bench transfer"
 SIZE_BYTES = 1 << 30
 GOAL = 0.8
 LIMIT_S = 300.0
-# Object storage gives a connection about this much, whatever the client does.
-STORAGE_BYTES_PER_S = 90e6
-CASES = {"90 MB/s a connection": STORAGE_BYTES_PER_S, "no cap": 0.0}
+# Object storage gives a connection 50 to 90 MB/s, whatever the client does. Without a cap the cores are the limit:
+# server, digest and writing share them.
+CASES = {"50 MB/s a connection": 50e6, "90 MB/s a connection": 90e6, "no cap": 0.0}
 WAYS = ("limit", "one", "worker")
 
 

@@ -14,9 +14,6 @@ SINGLE = Method(readers=1, direct=False)
 # Three times faster on a filesystem without read-ahead of its own, four times slower on one that has it.
 MANY = Method(readers=16, direct=False)
 SLOW_BYTES_PER_S = 200e6
-# Reading through the page cache is what a distant filesystem may do worst: enough of it to tell, and no more.
-GLIMPSE_BYTES = 8 << 20
-GLIMPSE_SHARE = 0.25
 # What a local disk gives when the page cache could not keep what was landed.
 LOCAL_BYTES_PER_S = 1e9
 # Measurements this short scatter: only a clear difference counts.
@@ -73,24 +70,29 @@ class Pace:
 
     def _compared(self, rates: dict[Method, float], limit_s: float, watch: Callable[[], None]) -> dict[Method, float]:
         for other in (SINGLE, MANY):
-            if other in rates or (other == MANY and max(rates.values()) >= SLOW_BYTES_PER_S):
+            best = max(rates.values())
+            if other in rates or (best >= SLOW_BYTES_PER_S and (other == MANY or self._glimpse() * MARGIN < best)):
                 continue
-            glimpse = other == SINGLE and max(rates.values()) >= SLOW_BYTES_PER_S
-            rate, _ = self._try(other, watch, limit_s=limit_s * (GLIMPSE_SHARE if glimpse else 1.0), glimpse=glimpse)
+            rate, _ = self._try(other, watch, limit_s=limit_s)
             if rate is not None:
                 rates[other] = rate
         return rates
 
+    def _glimpse(self) -> float:
+        """Return how fast a little of the file was read in place: enough to see that it would not be faster."""
+        rate = self._copy.glimpse()
+        self._in_place_s = self._cold_bytes / rate
+        return rate
+
     def _try(
-        self, method: Method, watch: Callable[[], None], *, limit_s: float | None = None, glimpse: bool = False
+        self, method: Method, watch: Callable[[], None], *, limit_s: float | None = None
     ) -> tuple[float | None, float]:
         """Copy a part by `method`, for no longer than `limit_s`; return bytes per second and the seconds it took.
 
         A part that came out of the page cache says nothing about storage: its rate is None.
         """
         before = self._copy.tally
-        limit_bytes = min(self._probe_bytes, GLIMPSE_BYTES) if glimpse else self._probe_bytes
-        took_s = self._copy.run(method, watch, limit_bytes=limit_bytes, limit_s=limit_s)
+        took_s = self._copy.run(method, watch, limit_bytes=self._probe_bytes, limit_s=limit_s)
         part = self._copy.tally - before
         if part.cold_bytes < part.moved_bytes or part.cold_s <= 0:
             return None, took_s

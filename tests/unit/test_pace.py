@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from worker import pace
 from worker.pace import DIRECT, MANY, MARGIN, SINGLE, WINDOW_S, Pace, Slower
-from worker.readers import BLOCK_BYTES, Method, Tally
+from worker.readers import BLOCK_BYTES, GLIMPSE_BYTES, Method, Tally
 
 MB = 10**6
 GIB = 1 << 30
@@ -39,6 +39,7 @@ class Storage:
     now_s: float = 0.0
     tally: Tally = field(default_factory=Tally)
     used: list[Method] = field(default_factory=list)
+    glimpses: int = 0
 
     @property
     def left_bytes(self) -> int:
@@ -74,6 +75,13 @@ class Storage:
             t.write_s + write_s * method.readers,
         )
 
+    def glimpse(self) -> float:
+        cold = self.tally.moved_bytes >= self.cached_share * self.size_bytes
+        took_s = GLIMPSE_BYTES / (self.single * MB) if cold else 1e-9
+        self.now_s += took_s
+        self.glimpses += 1
+        return GLIMPSE_BYTES / took_s
+
     def rate(self, method: Method) -> float:
         return {DIRECT: self.direct, SINGLE: self.single, MANY: self.many}[method]
 
@@ -94,7 +102,22 @@ def test_reading_past_the_page_cache_is_kept_when_it_is_fast() -> None:
     storage = Storage()
     assert storage.drive() == DIRECT
     assert storage.left_bytes == 0
+    # A megabyte read in place was much slower: that is not tried any further.
+    assert storage.used == [DIRECT, DIRECT]
+    assert storage.glimpses == 1
+
+
+def test_reading_in_place_is_tried_where_a_glimpse_of_it_is_fast() -> None:
+    storage = Storage(single=990)
+    assert storage.drive() == DIRECT
     assert storage.used == [DIRECT, SINGLE, DIRECT]
+
+
+def test_slow_storage_is_compared_without_a_glimpse() -> None:
+    storage = Storage(direct=150, single=40, many=30)
+    assert storage.drive() == DIRECT
+    assert storage.used == [DIRECT, SINGLE, MANY, DIRECT]
+    assert storage.glimpses == 0
 
 
 def test_a_small_file_is_copied_without_finding_anything_out() -> None:
@@ -180,7 +203,8 @@ def test_blocks_from_the_page_cache_do_not_make_storage_look_fast() -> None:
     storage = Storage(direct=1000, single=100, cached_share=0.3)
     assert storage.drive() == DIRECT
     cached = -(-int(0.3 * storage.size_bytes) // PROBE)
-    assert storage.used == [DIRECT] * (cached + 1) + [SINGLE, DIRECT]
+    assert storage.used == [DIRECT] * (cached + 2)
+    assert storage.glimpses == 1
 
 
 def test_a_file_without_a_cold_part_is_copied_without_a_choice() -> None:

@@ -242,3 +242,17 @@ def test_asking_for_direct_reading_reads_nothing_into_the_page_cache_and_fails_l
 
 def test_what_has_no_direct_reading_says_so() -> None:
     assert not supports_direct(Path("/proc/self/mountinfo"))
+
+
+def test_a_glimpse_reads_a_little_of_what_comes_next_and_moves_nothing(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"x" * (3 * BLOCK_BYTES))
+    with target.open("wb") as file:
+        copy = BlockCopy(source, file.fileno(), 3 * BLOCK_BYTES, lambda *_: None)
+        assert copy.glimpse() > 0
+        assert (copy.tally.moved_bytes, copy.left_bytes) == (0, 3 * BLOCK_BYTES)
+        copy.run(Method(1, direct=False), lambda: None)
+    assert target.read_bytes() == source.read_bytes()
+    source.unlink()
+    with pytest.raises(FileNotFoundError):
+        copy.glimpse()

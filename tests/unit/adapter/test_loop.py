@@ -321,7 +321,7 @@ async def test_a_job_that_was_under_way_when_the_signal_came_is_run(make: Make) 
         platform.asked.append(free)
         # Nothing of the loop's decides when it arrives.
         await asyncio.sleep(0.1)
-        return [{"id": "A"}] if len(platform.asked) == 1 else []
+        return jobs("A")
 
     running.loop.jobs_fetcher = on_the_wire
     running.start()
@@ -331,6 +331,23 @@ async def test_a_job_that_was_under_way_when_the_signal_came_is_run(make: Make) 
     platform.hold.set()
     await running.ended()
     assert len(platform.asked) == 1
+
+
+async def test_without_a_server_no_job_is_waited_for(make: Make) -> None:
+    running = make()
+    platform = running.platform
+
+    async def on_the_wire(_: object, free: int) -> Any:
+        platform.asked.append(free)
+        await asyncio.sleep(0.1)
+        return jobs("A")
+
+    running.loop.jobs_fetcher = on_the_wire
+    running.start()
+    await platform.until(lambda: len(platform.asked) == 1)
+    running.loop.kill_worker(0.5)
+    await running.ended()
+    assert platform.started == []
 
 
 async def test_a_job_that_arrives_with_the_signal_is_run(make: Make) -> None:
