@@ -141,12 +141,17 @@ def _throughput(stand: Stand, rounds: int) -> list[dict[str, Any]]:
 def _real_throughput(home: Path, rounds: int) -> list[dict[str, Any]]:
     """Measure the queue's way to a server with a model: the engine, or the Ollama that OLLAMA_BIN names.
 
-    Its cores are the worker's as well here, so this is a lower bound of what a GPU would leave.
+    The model gets one thread: on a CPU it would otherwise compute on the core the worker needs, which no GPU does.
     """
     slots = max(REAL_STREAMS)
     with LocalQueue() as queue:
         environ = worker_environment(
-            queue, home=home, model=MODEL, OLLAMA_NUM_PARALLEL=str(slots), MAX_CONCURRENCY=str(slots)
+            queue,
+            home=home,
+            model=MODEL,
+            OLLAMA_NUM_PARALLEL=str(slots),
+            MAX_CONCURRENCY=str(slots),
+            LLAMA_ARG_THREADS="1",
         )
         with WorkerProcess(environ) as worker:
             worker.wait_event("loop.started", LIMIT_S)
