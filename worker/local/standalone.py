@@ -81,7 +81,8 @@ def serve(environ: Mapping[str, str], *, host: str, port: int) -> int:
     # As such an endpoint: what is asked for here is HTTP; the worker below reads the rest as a queue's.
     config = load({**environ, "WORKER_MODE": "load_balancer"})
     worker: subprocess.Popen[str] | None = None
-    direct = Direct(config, is_gone=lambda: worker is None or worker.poll() is not None)
+    # One that is not there yet is booting.
+    direct = Direct(config, is_gone=lambda: worker is not None and worker.poll() is not None)
     limits = Limits(kept_calls=KEPT_CALLS)
     with LocalQueue(host=host, port=port, limits=limits, api_key=config.api_key, beside=direct.application) as queue:
         sys.stderr.write(

@@ -339,7 +339,7 @@ async def test_without_a_server_no_job_is_waited_for(make: Make) -> None:
 
     async def on_the_wire(_: object, free: int) -> Any:
         platform.asked.append(free)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(5.0)
         return jobs("A")
 
     running.loop.jobs_fetcher = on_the_wire
