@@ -313,41 +313,26 @@ async def test_an_idle_worker_gives_its_poll_up(make: Make) -> None:
     assert platform.started == []
 
 
-async def test_a_job_that_was_under_way_when_the_signal_came_is_run(make: Make) -> None:
+@pytest.mark.parametrize(("limit_s", "started"), [(None, ["A"]), (0.5, [])], ids=["signal", "the server is gone"])
+async def test_a_job_under_way_is_waited_for_while_there_is_a_server(
+    make: Make, limit_s: float | None, started: list[str]
+) -> None:
     running = make()
-    platform = running.platform
+    asked = asyncio.Event()
 
-    async def on_the_wire(_: object, free: int) -> Any:
-        platform.asked.append(free)
+    async def on_the_wire(_: object, __: int) -> Any:
+        asked.set()
         # Nothing of the loop's decides when it arrives.
         await asyncio.sleep(0.1)
         return jobs("A")
 
     running.loop.jobs_fetcher = on_the_wire
-    running.start()
-    await platform.until(lambda: len(platform.asked) == 1)
-    running.loop.kill_worker()
-    await platform.until(lambda: platform.started == ["A"])
+    platform = running.start()
     platform.hold.set()
+    await asyncio.wait_for(asked.wait(), LIMIT_S)
+    running.loop.kill_worker(limit_s)
     await running.ended()
-    assert len(platform.asked) == 1
-
-
-async def test_without_a_server_no_job_is_waited_for(make: Make) -> None:
-    running = make()
-    platform = running.platform
-
-    async def on_the_wire(_: object, free: int) -> Any:
-        platform.asked.append(free)
-        await asyncio.sleep(5.0)
-        return jobs("A")
-
-    running.loop.jobs_fetcher = on_the_wire
-    running.start()
-    await platform.until(lambda: len(platform.asked) == 1)
-    running.loop.kill_worker(0.5)
-    await running.ended()
-    assert platform.started == []
+    assert platform.started == started
 
 
 async def test_a_job_that_arrives_with_the_signal_is_run(make: Make) -> None:
