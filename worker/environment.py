@@ -14,6 +14,8 @@ from worker.errors import ConfigInvalid
 
 DEFAULT_COMMAND = "ollama serve"
 DEFAULT_HOST = "127.0.0.1:11434"
+# The server's own words for a truth.
+GO_TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
 # The variable that names one CUDA backend to the server, and the file that makes a directory a CUDA backend.
 BACKEND_VARIABLE = "OLLAMA_LLM_LIBRARY"
 BACKEND_FILE = "libggml-cuda.so"
@@ -75,13 +77,20 @@ def server_command(environ: Mapping[str, str]) -> list[str]:
         raise ConfigInvalid(f"WORKER_SERVER_COMMAND: {exc}", "Quote it as for a shell") from exc
 
 
+def own(environ: Mapping[str, str], name: str) -> Setting | None:
+    """Return the user's own value of a variable, which always stands, or None where there is none."""
+    value = environ.get(name, "")
+    return Setting(name, value, "set by you", from_user=True) if value.strip() else None
+
+
+def is_on(environ: Mapping[str, str], name: str) -> bool:
+    """Return whether a variable is true as the server reads it."""
+    return environ.get(name, "").strip() in GO_TRUE
+
+
 def settings(environ: Mapping[str, str]) -> list[Setting]:
     """Return every variable we choose for the server, the user's own value winning where there is one."""
-    chosen = [Setting(name, value, reason) for name, value, reason in _CHOSEN]
-    return [
-        Setting(s.name, environ[s.name], "set by you", from_user=True) if environ.get(s.name, "").strip() else s
-        for s in chosen
-    ]
+    return [own(environ, name) or Setting(name, value, reason) for name, value, reason in _CHOSEN]
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from worker import gguf_head, video_memory
 from worker.device import Unanswered
-from worker.environment import FIT_VARIABLE, Setting, Unset
+from worker.environment import FIT_VARIABLE, Setting, Unset, is_on
 from worker.footprint import (
     CACHE_BYTES,
     Dimensions,
@@ -25,7 +25,6 @@ from worker.outset import outset
 # With these, models come that nobody knows yet; or what does not fit is welcome all the same.
 _OPENING = ("WORKER_PULL_ON_DEMAND", "WORKER_ALLOW_MODEL_ADMIN", "WORKER_ALLOW_CPU")
 _FALSE = {"", "0", "f", "n", "no", "off", "false"}
-_GO_TRUE = {"1", "t", "T", "true", "True", "TRUE"}
 # The runner's variables that move no memory to or from the device.
 _HARMLESS = {f"LLAMA_ARG_{name}" for name in ("FIT", "THREADS", "THREADS_HTTP", "LOAD_MODE", "CACHE_RAM")}
 # Ollama raises the context of a model with vision to this.
@@ -94,7 +93,7 @@ def _on_disk(served: Mapping[str, str]) -> _Model:
         raise Undecided("the model is not on this disk yet")
     try:
         return _read(
-            found, without_projector=start.wanted.skip_projector, draft=not _is_on(served, "OLLAMA_DISABLE_MTP")
+            found, without_projector=start.wanted.skip_projector, draft=not is_on(served, "OLLAMA_DISABLE_MTP")
         )
     except (OSError, ValueError) as exc:
         raise Undecided(str(exc)) from exc
@@ -139,7 +138,7 @@ def _service(served: Mapping[str, str], parameters: Mapping[str, Any]) -> Servic
     slots = _count("OLLAMA_NUM_PARALLEL", served.get("OLLAMA_NUM_PARALLEL", ""))
     context = max(context, _LEAST_CONTEXT)
     batch = _count("num_batch", parameters.get("num_batch", batch_for(context * slots)))
-    flash_attention = _is_on(served, "OLLAMA_FLASH_ATTENTION")
+    flash_attention = is_on(served, "OLLAMA_FLASH_ATTENTION")
     return Service(context, slots, batch, CACHE_BYTES[cache], flash_attention)
 
 
@@ -164,10 +163,6 @@ def _of_only_device(served: Mapping[str, str], free_bytes: Callable[[], list[int
     if len(free) != 1:
         raise Undecided(f"there are {len(free)} devices to spread it over" if free else "no device is visible")
     return free[0]
-
-
-def _is_on(served: Mapping[str, str], name: str) -> bool:
-    return served.get(name, "").strip() in _GO_TRUE
 
 
 def _told(needed: Footprint, free: int) -> str:

@@ -17,6 +17,7 @@ from worker.environment import (
     THREADS_VARIABLE,
     Setting,
     Unset,
+    own,
     server_command,
     server_environment,
     settings,
@@ -99,17 +100,13 @@ def _with(launch: Launch, name: str, reason: str, judged: Choice | None = None) 
 
 def _threads(environ: Mapping[str, str]) -> Setting | Unset:
     """Return how many threads the runner starts: it does not know of a limit on the container's processor time."""
-    mine = environ.get(THREADS_VARIABLE, "")
-    if mine.strip():
-        return Setting(THREADS_VARIABLE, mine, "set by you", from_user=True)
-    return cpu_quota.threads(cpu_quota.quota_cpus(), len(os.sched_getaffinity(0)))
+    return own(environ, THREADS_VARIABLE) or cpu_quota.threads(cpu_quota.quota_cpus(), len(os.sched_getaffinity(0)))
 
 
 def _fit(launch: Launch, environ: Mapping[str, str]) -> Setting | Unset:
     """Return whether the runner looks for a placement of the model; it takes one more pass over the model's head."""
-    mine = environ.get(FIT_VARIABLE, "")
-    if mine.strip():
-        return Setting(FIT_VARIABLE, mine, "set by you", from_user=True)
+    if mine := own(environ, FIT_VARIABLE):
+        return mine
     if not launch.backends or not any(path.exists() for path in DRIVER):
         return Unset(FIT_VARIABLE, "the runner looks for a placement: no NVIDIA device is visible to a CUDA backend")
     from worker import fit  # noqa: PLC0415 - not needed on a machine without a device

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worker import folders
-from worker.environment import DEFAULT_HOST
+from worker.environment import DEFAULT_HOST, is_on
 from worker.references import Asked, Wanted, listed
 
-# The server's own words for a truth; config accepts no others.
-_TRUE = {"1", "t", "T", "true", "True", "TRUE"}
 # Host, then port; an IPv6 address is in brackets when a port follows it.
 _ADDRESS = re.compile(r"(\[[^]]*\]|[^:]*)(?::([^:]*))?")
 
@@ -51,7 +49,7 @@ def outset(environ: Mapping[str, str]) -> Outset:
     template = environ["OLLAMA_TEMPLATE"] if value("OLLAMA_TEMPLATE") else ""
 
     def dressed(model: Wanted) -> Wanted:
-        return replace(model, template=template, skip_projector=value("OLLAMA_SKIP_MMPROJ") in _TRUE)
+        return replace(model, template=template, skip_projector=is_on(environ, "OLLAMA_SKIP_MMPROJ"))
 
     others = tuple(dressed(other) for other in asked.others())
     url = server_url(value("OLLAMA_HOST") or DEFAULT_HOST)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
+from worker.environment import GO_TRUE
 from worker.references import listed
 
 
@@ -25,9 +26,7 @@ Flag = Annotated[bool, BeforeValidator(stripped)]
 
 # The server reads its truth values with Go's words, fewer than pydantic's; a value only one of them understands would
 # make the worker believe what is not so.
-_GO_WORDS = {"1": True, "t": True, "T": True, "true": True, "True": True, "TRUE": True} | {
-    "0": False, "f": False, "F": False, "false": False, "False": False, "FALSE": False,
-}  # fmt: skip
+_GO_WORDS = dict.fromkeys(GO_TRUE, True) | dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False)
 
 
 def _as_go(value: object) -> object:
