@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from worker.config import Config
+from worker.events import EventWriter
 from worker.gateway.access import Access
 from worker.gateway.health import Health
 from worker.gateway.passage import BODY_BYTES, Passage, refusal, refused
 from worker.metrics import CONTENT_TYPE, Metrics
+from worker.proxy import Proxy
 
 METRICS_PATH = "/metrics"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,6 +57,21 @@ def api(path: str, health: Health, access: Access, passage: Passage, metrics: Me
     application.router.add_route("*", "/{path:.*}", answer)
     application.on_response_prepare.append(sign)
     return application
+
+
+def of_server(
+    config: Config, writer: EventWriter, health: Health, metrics: Metrics | None
+) -> tuple[web.Application, Passage]:
+    """Return the application that stands before the server of `config`, and what passes requests on in it.
+
+    To be called inside the event loop that serves it.
+    """
+    proxy = Proxy(config.server_url, stall_timeout_s=config.stall_timeout_s)
+    passage = Passage(proxy, writer, health, allow_admin=config.allow_model_admin)
+    access = Access(config.api_key, config.cors_origins)
+    application = api(config.health_path, health, access, passage, metrics)
+    application.on_cleanup.append(lambda _: proxy.close())
+    return application, passage
 
 
 def _figures(metrics: Metrics) -> Handler:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from worker import events
 from worker.config import Config
 from worker.gateway import metrics_port
-from worker.gateway.access import Access
 from worker.gateway.health import Health
 from worker.gateway.http_thread import ANYWHERE, HttpThread, Site
 from worker.stop_signal import NUMBERS
@@ -38,7 +37,6 @@ class Gateway:
         self._config = config
         self._events = writer
         self._health = Health(is_gone)
-        self._access = Access(config.api_key, config.cors_origins)
         self._passage: Passage | None = None
         self._limit_s = config.drain_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,14 +104,8 @@ class Gateway:
 
     def _application(self) -> web.Application:
         from worker.gateway import application  # noqa: PLC0415 - in the thread, so that the boot does not wait for it
-        from worker.gateway.passage import Passage  # noqa: PLC0415 - same
-        from worker.proxy import Proxy  # noqa: PLC0415 - same
 
-        config = self._config
-        proxy = Proxy(config.server_url, stall_timeout_s=config.stall_timeout_s)
-        self._passage = Passage(proxy, self._events, self._health, allow_admin=config.allow_model_admin)
-        made = application.api(config.health_path, self._health, self._access, self._passage, self._metrics())
-        made.on_cleanup.append(lambda _: proxy.close())
+        made, self._passage = application.of_server(self._config, self._events, self._health, self._metrics())
         return made
 
     def _metrics(self) -> Metrics | None:

@@ -16,14 +16,12 @@ from worker import events
 from worker.config import Config, load
 from worker.errors import BootError
 from worker.gateway import application
-from worker.gateway.access import Access
 from worker.gateway.health import Health
 from worker.gateway.passage import Passage
 from worker.local.overheard import relay
 from worker.local.process import ROOT
 from worker.local.queue import Limits, LocalQueue
 from worker.metrics import Metrics
-from worker.proxy import Proxy
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - a container's port is published on purpose, or not at all
 # What the queue remembers of its worker's calls, bodies included: nobody asks, and a container runs for weeks.
@@ -47,13 +45,8 @@ class Direct:
 
     def application(self) -> web.Application:
         """Return what answers every path that is not the queue's; to be called inside the loop that serves it."""
-        config = self._config
         self._loop = asyncio.get_running_loop()
-        proxy = Proxy(config.server_url, stall_timeout_s=config.stall_timeout_s)
-        self._passage = Passage(proxy, self._events, self._health, allow_admin=config.allow_model_admin)
-        access = Access(config.api_key, config.cors_origins)
-        made = application.api(config.health_path, self._health, access, self._passage, self._metrics)
-        made.on_cleanup.append(lambda _: proxy.close())
+        made, self._passage = application.of_server(self._config, self._events, self._health, self._metrics)
         return made
 
     def hear(self, event: events.Event, at_ns: int) -> None:
