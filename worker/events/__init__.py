@@ -72,12 +72,11 @@ _LATER = ("of_boot", "of_job", "of_weights")
 
 def __getattr__(name: str) -> Any:
     """Return what a module holds that is imported only now."""
-    modules = [importlib.import_module(f"{__name__}.{later}") for later in _LATER]
-    if name == "VOCABULARY":
-        return importlib.import_module(f"{__name__}.event").VOCABULARY
+    modules = [importlib.import_module(f"{__name__}.{module}") for module in (*_LATER, "event")]
     for module in modules:
         if not name.startswith("_") and hasattr(module, name):
-            return getattr(module, name)
+            # Kept, so that no job comes here again.
+            return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -120,9 +120,10 @@ def _place_in_turn(turn: Turn, lease: Lease, sources: Sequence[Source], listener
     telling = Listener(progressed, listener.passed_over, listener.noted)
     with lease.kept():
         try:
-            if (kept := _redressed(store, wanted)) is not None:
+            there = locate([store.root], wanted)
+            if (kept := _redressed(store, wanted, there)) is not None:
                 return _placed(store, kept, "local")
-            misses = _damage(store, wanted)
+            misses = _damage(store, wanted, there)
             for group in tiers(sources, in_order=policy.in_order):
                 for offer in ranked(_offers(group, wanted, misses, telling), in_order=policy.in_order):
                     delivery = Delivery(offer.source, wanted, store, telling, Fence(lease).halt)
@@ -135,9 +136,8 @@ def _place_in_turn(turn: Turn, lease: Lease, sources: Sequence[Source], listener
     raise WeightsUnavailable(f"no source has {wanted.text!r}: {tried or 'there is no source'}", wanted.hint)
 
 
-def _damage(store: Store, wanted: Wanted) -> list[Miss]:
+def _damage(store: Store, wanted: Wanted, found: Located | Absent) -> list[Miss]:
     """Return what is wrong with the model as the store has it; a model that is not there at all is no damage."""
-    found = locate([store.root], wanted)
     known = manifest.spelled(store.root, wanted.name) is not None
     return [Miss("local", reason) for reason in found.reasons] if known and isinstance(found, Absent) else []
 
@@ -166,9 +166,8 @@ def _pass_over(miss: Miss, misses: list[Miss], listener: Listener) -> None:
     listener.passed_over(miss)
 
 
-def _redressed(store: Store, wanted: Wanted) -> Manifest | None:
+def _redressed(store: Store, wanted: Wanted, found: Located | Absent) -> Manifest | None:
     """Return a model that is there and only needed another template or projector."""
-    found = locate([store.root], wanted)
     if not isinstance(found, Absent) or found.unfit is None:
         return None
     try:
