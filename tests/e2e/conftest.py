@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from bench.latfuse import build
+from bench.programs import Unavailable
 from worker.local.process import WorkerProcess
 
 LIMIT_S = 60.0
@@ -25,6 +28,15 @@ class FakeControl:
 
     def turn(self, **knobs: Any) -> None:
         requests.post(f"{self._url}/script", json=knobs, timeout=LIMIT_S).raise_for_status()
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The filesystem that tests slow down, stop and fill, compiled."""
+    try:
+        return build(tmp_path_factory.mktemp("latfuse"))
+    except Unavailable as exc:
+        pytest.skip(str(exc))
 
 
 @pytest.fixture(scope="session")

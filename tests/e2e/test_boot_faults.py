@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from bench.latfuse import LatencyFuse, build
-from bench.programs import Unavailable
+from bench.latfuse import LatencyFuse
 from tests.conftest import MODEL, StartWorker, Workers
 from tests.fakes.hub_server import FakeHub
 from tests.fakes.range_server import RangeServer
@@ -54,14 +53,6 @@ class Volume(LatencyFuse):
         super().__init__(program, self.backing, folder / "volume")
         self.models = self.mount / "ollama" / "models"
         self.blob = self.models / "blobs" / blob.name
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return build(tmp_path_factory.mktemp("latfuse"))
-    except Unavailable as exc:
-        pytest.skip(str(exc))
 
 
 @pytest.fixture

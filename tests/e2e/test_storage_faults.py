@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latfuse import OFF, LatencyFuse, build
-from bench.programs import Unavailable
+from bench.latfuse import OFF, LatencyFuse
 from worker import storage
 from worker.arrival import bring
 from worker.bounded import Stalled
@@ -54,14 +53,6 @@ class Volume(LatencyFuse):
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return build(tmp_path_factory.mktemp("latfuse"))
-    except Unavailable as exc:
-        pytest.skip(str(exc))
 
 
 @pytest.fixture

@@ -45,6 +45,11 @@ def frozen(worker: WorkerProcess, meanwhile: Callable[[], object]) -> Iterator[N
     yield
 
 
+def unload(fake: FakeControl) -> None:
+    body = {"model": MODEL, "keep_alive": 0}
+    requests.post(f"{fake.url}/api/generate", json=body, timeout=LIMIT_S).raise_for_status()
+
+
 def named(worker: WorkerProcess, *wanted: str) -> list[str]:
     return [record["event"] for record in worker.records if record["event"] in wanted]
 
@@ -57,12 +62,7 @@ def test_the_first_jobs_after_a_thaw_find_the_model_loaded_again(
     fake = fake_of(worker)
     assert fake.stats()["loads"] == 1
 
-    def unload() -> None:
-        requests.post(
-            f"{fake.url}/api/generate", json={"model": MODEL, "keep_alive": 0}, timeout=LIMIT_S
-        ).raise_for_status()
-
-    with frozen(worker, meanwhile=unload):
+    with frozen(worker, meanwhile=lambda: unload(fake)):
         jobs = [queue.submit(CHAT) for _ in range(3)]
         statuses = [queue.wait(job_id, LIMIT_S) for job_id in jobs]
     assert [status["status"] for status in statuses] == ["COMPLETED"] * 3
@@ -100,12 +100,7 @@ def test_a_request_to_a_thawed_gateway_finds_the_model_loaded_again(start_worker
     worker.wait_event("loop.started", LIMIT_S)
     fake = fake_of(worker)
 
-    def unload() -> None:
-        requests.post(
-            f"{fake.url}/api/generate", json={"model": MODEL, "keep_alive": 0}, timeout=LIMIT_S
-        ).raise_for_status()
-
-    with frozen(worker, meanwhile=unload):
+    with frozen(worker, meanwhile=lambda: unload(fake)):
         body = {"model": MODEL, "stream": False, **CHAT}
         reply = requests.post(f"http://127.0.0.1:{port}/api/chat", json=body, timeout=LIMIT_S)
     assert reply.json()["message"]["content"] == "thawed"
