@@ -18,7 +18,7 @@ from worker.config import Config
 from worker.environment import BACKEND_FILE
 from worker.errors import BootError, GpuUnusable, ServerExited, WeightsUnavailable
 from worker.exercise import Coach
-from worker.folders import volume
+from worker.folders import kernels
 from worker.jit_cache import JitCache, Key
 from worker.jit_key import NoKey, jit_key
 from worker.launch import Launch, prepare
@@ -88,7 +88,7 @@ def _job(launch: Launch, judged: Choice, environ: Mapping[str, str], out: Path |
         key = jit_key(gpu.detect(environ), launch.libraries / judged.backend / BACKEND_FILE)
     except NoKey as exc:
         raise GpuUnusable(f"it cannot be said whom the kernels would fit: {exc}") from exc
-    return Job(loaded, launch, model, key, out or volume(environ) / "jit-cache")
+    return Job(loaded, launch, model, key, out or kernels(environ))
 
 
 def _bake(job: Job, environ: Mapping[str, str]) -> int:

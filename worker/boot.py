@@ -163,9 +163,8 @@ class Boot:
 
         # Without a configuration there is no limit yet, and one with mistakes ends the wait.
         self._server.wait_until(lambda: answered() or self._config.done(), "server start", math.inf)
-        limit_s = math.inf if version else self._config.result().server_timeout_s
         if not version:
-            self._server.wait_until(answered, "server start", limit_s)
+            self._server.wait_until(answered, "server start", self._config.result().server_timeout_s)
         self._events.write(events.ServerAnswered(version=version[0]))
         self._answered.set()
 

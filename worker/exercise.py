@@ -13,14 +13,14 @@ from typing import Any
 
 import requests
 
+from worker.footprint import batch_for
+from worker.residency import NO_TEXT
+
 # Kernels are chosen by how many tokens go through them at once; the limits between them are near powers of two.
 _BATCHES = (1, 2, 4, 8, 12, 24, 48, 96, 192, 384)
-# What the server takes for a batch when the context is longer than the first number (Ollama's automatic batch).
-_BATCH_OF_CONTEXT = ((32768, 2048), (4096, 1024), (-1, 512))
 _SHARE_OF_CONTEXT = 0.9
 _DECODED = 16
 _IMAGE_SIDE = 64
-_NO_TEXT = "does not support generate"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Done:
 
 def plan(context: int, *, parallel: int = 1, image: bool = False) -> list[Exercise]:
     """Return the exercises for a model with `context` tokens a slot and `parallel` slots, short ones first."""
-    batch = next(size for above, size in _BATCH_OF_CONTEXT if context > above)
+    batch = batch_for(context)
     longest = int(context * _SHARE_OF_CONTEXT)
     sizes = [*_BATCHES, batch + batch // 2, longest]
     found = [
@@ -88,7 +88,7 @@ class Coach:
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         found = self._post("/api/generate", body)
-        if _NO_TEXT in str(found.get("error")):
+        if NO_TEXT in str(found.get("error")):
             return self._post("/api/embed", {"model": self._model, "input": body["prompt"]})
         return found
 

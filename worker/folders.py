@@ -27,6 +27,11 @@ def volume(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("WORKER_VOLUME", "").strip() or "/runpod-volume")
 
 
+def kernels(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the packed kernels that workers share."""
+    return volume(environ) / "jit-cache"
+
+
 def store(environ: Mapping[str, str]) -> Path:
     """Return the store that is filled: start.sh chose it, or the user did."""
     models = environ.get("OLLAMA_MODELS", "").strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from worker import events
 from worker.environment import BACKEND_FILE
-from worker.folders import BAKED_KERNELS, home, volume
+from worker.folders import BAKED_KERNELS, home, kernels
 
 if TYPE_CHECKING:
     from worker.choice import Choice
@@ -37,7 +37,7 @@ class Kernels:
         self._libraries = libraries
         self._mode = environ.get(MODE_VARIABLE, "").strip() or "direct"
         self._local = home(environ) / "cuda-cache"
-        self._shared = volume(environ) / "jit-cache"
+        self._shared = kernels(environ)
         self._events = writer
         self._cache: JitCache | None = None
 

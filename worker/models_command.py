@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker import manifest, pruning
+from worker import folders, manifest, pruning
 from worker.errors import WorkerError
 from worker.http_answer import Busy, TransferFailed, ask
 from worker.location import stamp
@@ -34,7 +34,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command on the store that `environ` or an option names; return its exit code."""
-    options = _parser(_default_store(environ)).parse_args(argv)
+    options = _parser(folders.store(environ)).parse_args(argv)
     run: Callable[[argparse.Namespace, Mapping[str, str]], int] = options.run
     try:
         return run(options, environ)
@@ -206,10 +206,6 @@ class _Line:
         if self._shown:
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
-
-
-def _default_store(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("OLLAMA_MODELS", "").strip() or Path(environ.get("HOME", "/root")) / ".ollama" / "models")
 
 
 def _bytes(text: str) -> int:

@@ -13,6 +13,8 @@ from worker.errors import BootError, GpuUnusable, ServerExited, ServerTimeout, W
 
 CONNECT_TIMEOUT_S = 2.0
 LIST_TIMEOUT_S = 30.0
+# The server's words for a model of embeddings only; without input it is loaded by asking for one.
+NO_TEXT = "does not support generate"
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,7 @@ class Residency:
             BootError: the server does not list the model as loaded.
         """
         reply = self._call("/api/generate", {"model": model, "stream": False}, limit_s)
-        if reply.status == http.client.BAD_REQUEST and "does not support generate" in reply.error():
-            # A model for embeddings only; without input it is loaded all the same.
+        if reply.status == http.client.BAD_REQUEST and NO_TEXT in reply.error():
             reply = self._call("/api/embed", {"model": model}, limit_s)
         if not reply.ok:
             hint = "The file may be damaged, of an unsupported kind, or too large for this machine"

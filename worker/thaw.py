@@ -10,6 +10,7 @@ from worker import events
 from worker.errors import JobError
 from worker.proxy import Proxy
 from worker.pulse import Pulse
+from worker.residency import NO_TEXT
 
 ASK_LIMIT_S = 10.0
 
@@ -62,8 +63,7 @@ class Thaw:
 
     async def _load(self) -> None:
         reply = await self._sent("POST", "/api/generate", {"model": self._model, "stream": False})
-        if "does not support generate" in str(reply.get("error")):
-            # A model for embeddings only; without input it is loaded all the same.
+        if NO_TEXT in str(reply.get("error")):
             reply = await self._sent("POST", "/api/embed", {"model": self._model})
         if reply and "error" not in reply:
             self._events.write(events.ModelReloaded(model=self._model))
