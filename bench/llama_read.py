@@ -1,7 +1,7 @@
 """One model file made resident as llama.cpp does it, landed first or not; run as a program it prints one JSON line.
 
-Clock: starts when the file is known and everything is imported; stops when every byte is mapped (emulation) or the
-model is loaded (libllama).
+Clock: starts when the file is known and everything is imported; stops when every byte is mapped (emulation), the model
+is loaded (libllama), or every byte was read (thrown away).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 import mmap
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from worker import arrival
+from worker.pace import DIRECT
+from worker.readers import BlockCopy
 
 
 def emulated(path: Path) -> None:
@@ -27,6 +28,12 @@ def emulated(path: Path) -> None:
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         with contextlib.closing(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ)) as view:
             view.madvise(mmap.MADV_WILLNEED)
+
+
+def thrown_away(path: Path) -> None:
+    """Read as a landing does and keep nothing: no landing can take less time than this."""
+    with Path("/dev/null").open("wb") as nowhere:
+        BlockCopy(path, nowhere.fileno(), path.stat().st_size, lambda *_: None).run(DIRECT, lambda: None)
 
 
 def libllama() -> Callable[[Path], None]:
@@ -46,27 +53,14 @@ def libllama() -> Callable[[Path], None]:
     return load
 
 
-def _warm_free_memory(size_bytes: int) -> None:
-    """Have pages for the file at hand: write one of its size and remove it.
-
-    The host of a virtual machine takes back memory that was free for some seconds, and giving it anew is slower than
-    most storage: that would be measured instead.
-    """
-    block = bytes(4 << 20)
-    with tempfile.TemporaryFile(buffering=0) as file:
-        for _ in range(-(-size_bytes // len(block))):
-            file.write(block)
-
-
 def main() -> None:
     """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--folder", type=Path, help="land in this folder when that pays")
-    parser.add_argument("--libllama", action="store_true")
+    parser.add_argument("--how", choices=("mapped", "libllama", "thrown-away"), default="mapped")
     options = parser.parse_args()
-    read = libllama() if options.libllama else emulated
-    _warm_free_memory(options.path.stat().st_size)
+    read = {"mapped": lambda: emulated, "libllama": libllama, "thrown-away": lambda: thrown_away}[options.how]()
     began_s = time.perf_counter()
     path, method = options.path, "in place"
     if options.folder is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from worker import bounded, known_digest
 from worker.bounded import Stalled
 from worker.digest import TrailingDigest
+from worker.glimpse import FirstGlimpse
 from worker.known_digest import Damaged
 from worker.pace import Pace
 from worker.partial import Partial
@@ -56,10 +57,14 @@ class _Source:
     stat: os.stat_result
     direct: bool
     cold_share: float
+    first: FirstGlimpse | None
 
     @classmethod
-    def look(cls, path: Path) -> _Source:
-        return cls(path.stat(), supports_direct(path), 1.0 - cached_share(path))
+    def look(cls, path: Path, probe_bytes: int) -> _Source:
+        stat = path.stat()
+        # Only what is long enough to be judged is worth a glimpse.
+        first = FirstGlimpse(path) if stat.st_size > 2 * probe_bytes else None
+        return cls(stat, supports_direct(path), 1.0 - cached_share(path), first)
 
 
 def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | None = None) -> Landed:
@@ -76,7 +81,7 @@ def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | Non
         In every case `target` is as it was, and nothing else is left.
     """
     began_s = time.monotonic()
-    found = bounded.call(lambda: _Source.look(source), terms.stall_s, str(source))
+    found = bounded.call(lambda: _Source.look(source, terms.probe_bytes), terms.stall_s, str(source))
     told = meter or Meter(found.stat.st_size)
     partial = Partial.begin(target, stall_s=terms.stall_s, check=lambda: told.advance(0))
     try:
@@ -119,11 +124,13 @@ class _Transfer:
             meter.reach(self._copy.tally.moved_bytes)
             self._require_movement()
 
+        first = self._found.first
         pace = Pace(
             self._copy,
             cold_share=self._found.cold_share,
             probe_bytes=self._terms.probe_bytes,
             reread_bytes=self._terms.reread_bytes,
+            in_place=lambda: first.rate if first else None,
         )
         try:
             method = pace.drive(watch, direct=self._found.direct)

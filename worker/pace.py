@@ -8,7 +8,7 @@ from collections.abc import Callable
 from worker.readers import BlockCopy, Method, Tally
 
 # Best or within 6 % of the best on every filesystem measured: bench/results/landing.
-DIRECT = Method(readers=4, direct=True)
+DIRECT = Method(readers=6, direct=True)
 # What the server would do by itself, and the only way that never makes a filesystem slower than that.
 SINGLE = Method(readers=1, direct=False)
 # Three times faster on a filesystem without read-ahead of its own, four times slower on one that has it.
@@ -32,14 +32,25 @@ class Pace:
     be read from local disk again.
     """
 
-    def __init__(self, copy: BlockCopy, *, cold_share: float, probe_bytes: int, reread_bytes: int) -> None:
-        """Watch `copy`, of whose file `cold_share` (0 to 1) is not in the page cache."""
+    def __init__(
+        self,
+        copy: BlockCopy,
+        *,
+        cold_share: float,
+        probe_bytes: int,
+        reread_bytes: int,
+        in_place: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Watch `copy`, of whose file `cold_share` (0 to 1) is not in the page cache.
+
+        `in_place` tells, once it is known, at how many bytes per second the file is read where it lies.
+        """
         self._copy = copy
+        self._in_place = in_place
         self._cold_bytes = cold_share * copy.size_bytes
         self._probe_bytes = probe_bytes
         self._reread_s = reread_bytes / LOCAL_BYTES_PER_S
         self._in_place_s: float | None = None
-        self._window: tuple[float, Tally] = (time.monotonic(), copy.tally)
 
     def drive(self, watch: Callable[[], None], *, direct: bool) -> Method:
         """Copy the whole file; return the method that was kept.
@@ -51,29 +62,61 @@ class Pace:
             OSError: as the copy raised it.
         """
         method = DIRECT if direct else SINGLE
-        rate, took_s = self._try(method, watch)
+        rate, took_s = self._begin(method, watch)
         # Not worth finding out for less than another probe.
         while rate is None and self._copy.left_bytes > self._probe_bytes:
-            rate, took_s = self._try(method, watch)
+            rate, took_s = self._begin(method, watch)
         if rate is not None and self._copy.left_bytes > self._probe_bytes:
             rates = self._compared({method: rate}, took_s, watch)
             method = max(rates, key=lambda m: rates[m])
             self._require_worth(rates[method])
-        self._window = (time.monotonic(), self._copy.tally)
-
-        def watch_both() -> None:
-            watch()
-            self._check_window()
-
-        self._copy.run(method, watch_both)
+        if self._copy.left_bytes:
+            self._copy.run(method, self._guarded(watch))
         return method
+
+    def _begin(self, method: Method, watch: Callable[[], None]) -> tuple[float | None, float]:
+        """Copy by `method`, after a probe only as long as nothing speaks against it; return as `_try` does.
+
+        To stop and go on costs some round trips to distant storage, so what is fast is not stopped to be compared.
+        """
+        before, began_s = self._copy.tally, time.monotonic()
+        guarded, settled = self._guarded(watch), False
+
+        def judge() -> None:
+            nonlocal settled
+            if settled:
+                guarded()
+                return
+            watch()
+            part = self._copy.tally - before
+            if self._copy.left_bytes <= self._probe_bytes:
+                settled = True
+            elif part.moved_bytes >= self._probe_bytes:
+                settled = self._is_clear(method, part, time.monotonic() - began_s)
+                if not settled:
+                    self._copy.pause()
+
+        return self._try(method, judge, limit_bytes=None)
+
+    def _is_clear(self, method: Method, part: Tally, took_s: float) -> bool:
+        """Return whether a part that took `took_s` seconds was fast, and faster than reading in place."""
+        in_place, rate = self._in_place(), part.moved_bytes / max(took_s, 1e-9)
+        if part.cold_bytes < part.moved_bytes or rate < SLOW_BYTES_PER_S:
+            return False
+        if method == SINGLE and part.cold_s > 0:
+            in_place = part.cold_bytes / part.cold_s
+        elif in_place is None or rate < in_place * MARGIN:
+            return False
+        self._in_place_s = self._cold_bytes / in_place
+        self._require_worth(rate)
+        return True
 
     def _compared(self, rates: dict[Method, float], limit_s: float, watch: Callable[[], None]) -> dict[Method, float]:
         for other in (SINGLE, MANY):
             best = max(rates.values())
             if other in rates or (best >= SLOW_BYTES_PER_S and (other == MANY or self._glimpse() * MARGIN < best)):
                 continue
-            rate, _ = self._try(other, watch, limit_s=limit_s)
+            rate, _ = self._try(other, watch, limit_bytes=self._probe_bytes, limit_s=limit_s)
             if rate is not None:
                 rates[other] = rate
         return rates
@@ -85,14 +128,14 @@ class Pace:
         return rate
 
     def _try(
-        self, method: Method, watch: Callable[[], None], *, limit_s: float | None = None
+        self, method: Method, watch: Callable[[], None], *, limit_bytes: int | None, limit_s: float | None = None
     ) -> tuple[float | None, float]:
-        """Copy a part by `method`, for no longer than `limit_s`; return bytes per second and the seconds it took.
+        """Copy by `method` up to a limit, or to the end; return bytes per second and the seconds it took.
 
         A part that came out of the page cache says nothing about storage: its rate is None.
         """
         before = self._copy.tally
-        took_s = self._copy.run(method, watch, limit_bytes=self._probe_bytes, limit_s=limit_s)
+        took_s = self._copy.run(method, watch, limit_bytes=limit_bytes, limit_s=limit_s)
         part = self._copy.tally - before
         if part.cold_bytes < part.moved_bytes or part.cold_s <= 0:
             return None, took_s
@@ -108,13 +151,22 @@ class Pace:
         if left_s > self._in_place_s * MARGIN:
             raise Slower(f"landing would take {left_s:.1f} s more, reading in place {self._in_place_s:.1f} s")
 
-    def _check_window(self) -> None:
-        """Give up when writing has become what the copy waits for: reading in place does not write."""
-        began_s, before = self._window
-        took_s = time.monotonic() - began_s
-        if took_s < WINDOW_S:
-            return
-        part = self._copy.tally - before
-        self._window = (time.monotonic(), self._copy.tally)
-        if part.write_s > part.read_s:
-            self._require_worth(part.moved_bytes / took_s)
+    def _guarded(self, watch: Callable[[], None]) -> Callable[[], None]:
+        """Return `watch` with a look at what the copy waits for.
+
+        It is given up when that has become writing: reading in place does not write.
+        """
+        began_s, before = time.monotonic(), self._copy.tally
+
+        def look() -> None:
+            nonlocal began_s, before
+            watch()
+            took_s = time.monotonic() - began_s
+            if took_s < WINDOW_S:
+                return
+            part = self._copy.tally - before
+            began_s, before = time.monotonic(), self._copy.tally
+            if part.write_s > part.read_s:
+                self._require_worth(part.moved_bytes / took_s)
+
+        return look

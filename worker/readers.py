@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker import bounded
+from worker import glimpse
 from worker.storage import PageCache
 
 BLOCK_BYTES = 4 << 20
-GLIMPSE_BYTES = 1 << 20
-GLIMPSE_LIMIT_S = 30.0
 _PAUSE_S = 0.05
 # How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
 _GRACE_S = 1.0
@@ -85,23 +83,17 @@ class BlockCopy:
         return self.size_bytes - self._next
 
     def glimpse(self) -> float:
-        """Read a little of what comes next through the page cache, as the server would; return bytes per second.
-
-        It is copied later all the same. More than a little would make some network filesystems slower for seconds.
+        """Return how fast a little of what comes next is read in place, in bytes per second; it is copied all the same.
 
         Raises:
             OSError: reading failed; Stalled when it takes too long.
         """
-        offset = self._next
+        return glimpse.rate(self.source, self._next)
 
-        def read() -> float:
-            with self.source.open("rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                began_s = time.monotonic()
-                count = len(os.pread(file.fileno(), GLIMPSE_BYTES, offset))
-                return count / max(time.monotonic() - began_s, 1e-9)
-
-        return bounded.call(read, GLIMPSE_LIMIT_S, str(self.source))
+    def pause(self) -> None:
+        """End the stretch that runs, after the blocks that its threads have taken on."""
+        with self._lock:
+            self._end = min(self._end, self._next)
 
     def run(
         self,
@@ -170,8 +162,7 @@ class BlockCopy:
                     # As llama.cpp does: it doubles the kernel's read-ahead.
                     os.posix_fadvise(plain_fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 cache = _page_cache(stack, plain_fd, self.size_bytes)
-                # O_DIRECT needs an aligned buffer; anonymous mappings are aligned to pages.
-                view = stack.enter_context(memoryview(stack.enter_context(mmap.mmap(-1, BLOCK_BYTES))))
+                view = stack.enter_context(memoryview(stack.enter_context(_buffer())))
                 while (span := self._take()) is not None:
                     cold = cache is None or cache.share(*span) < 1.0
                     self._move((source_fd if cold else plain_fd, plain_fd, target_fd), view, span, cold=cold)
@@ -215,6 +206,17 @@ class BlockCopy:
 def _kept(stack: contextlib.ExitStack, fd: int) -> int:
     stack.callback(os.close, fd)
     return fd
+
+
+def _buffer() -> mmap.mmap:
+    """Return room for a block, aligned to pages as O_DIRECT needs it, of few large pages where the kernel has them.
+
+    A shared mapping, which is Python's default, gets small ones, each of which a direct read has to look up.
+    """
+    buffer = mmap.mmap(-1, BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer
 
 
 def _page_cache(stack: contextlib.ExitStack, fd: int, size_bytes: int) -> PageCache | None:

@@ -118,7 +118,7 @@ def test_a_way_through_the_worker_has_a_row_and_a_number_of_streams_a_column(tmp
 
 
 def test_landing_has_a_row_a_case_the_best_first_and_a_sentence_for_what_stayed(tmp_path: Path) -> None:
-    def case(name: str, alone_s: float, worker_s: float, method: str = "O_DIRECT, 4 readers") -> None:
+    def case(name: str, alone_s: float, worker_s: float, method: str = "O_DIRECT, 6 readers") -> None:
         figures_of = {"llama_alone_s": alone_s, "worker_s": worker_s, "ratio": alone_s / worker_s, "method": method}
         result = {"case": name, "file_bytes": 2.1e9, "machine": "2 cores", **figures_of}
         put(tmp_path / "landing" / f"{name}.json", result)
@@ -132,8 +132,8 @@ def test_landing_has_a_row_a_case_the_best_first_and_a_sentence_for_what_stayed(
     assert clock.startswith("`python -m worker bench landing`: from the known file to every byte of it mapped")
     assert "2.1 GB" in clock
     assert [cells(row) for row in rows] == [
-        ["fuse", "10.00 s", "2.00 s", "5.00", "O_DIRECT, 4 readers"],
-        ["slow", "1.00 s", "1.25 s", "0.80", "O_DIRECT, 4 readers"],
+        ["fuse", "10.00 s", "2.00 s", "5.00", "O_DIRECT, 6 readers"],
+        ["slow", "1.00 s", "1.25 s", "0.80", "O_DIRECT, 6 readers"],
     ]
     assert left == "Left in place, ratio: disk 1.00."
 

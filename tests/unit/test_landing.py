@@ -17,7 +17,7 @@ import pytest
 from worker import landing
 from worker.known_digest import Damaged
 from worker.landing import BEFORE, Terms, land
-from worker.pace import Slower
+from worker.pace import DIRECT, Slower
 from worker.progress import Halted, Meter, Progress
 from worker.readers import BLOCK_BYTES, supports_direct
 from worker.storage import cached_share
@@ -75,7 +75,7 @@ def test_a_file_of_any_size_lands_whole(size: int, tmp_path: Path, target: Path)
 
 
 def test_the_method_is_told(source: Path, target: Path) -> None:
-    words = "O_DIRECT, 4 readers" if supports_direct(source) else "buffered, 1 reader"
+    words = "O_DIRECT, 6 readers" if supports_direct(source) else "buffered, 1 reader"
     assert land(source, target).method == words
 
 
@@ -282,15 +282,22 @@ def test_two_landings_of_one_target_read_it_once(source: Path, target: Path) -> 
 
 
 def test_a_landing_that_does_not_pay_leaves_nothing(
-    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with source.open("rb") as file:
+    # More than all readers take on at once: something is left to be given up.
+    source = tmp_path / "large"
+    with source.open("wb") as file:
+        for _ in range(4 * DIRECT.readers):
+            file.write(os.urandom(BLOCK_BYTES))
+        file.flush()
         os.fsync(file.fileno())
+    with source.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if cached_share(source) > 0:
         pytest.skip("this filesystem does not let go of its pages")
-    # As on a disk that writes slower than anything reads.
+    # As on a disk that writes slower than anything reads, looked at often.
     monkeypatch.setattr("worker.pace.MARGIN", 0.0)
+    monkeypatch.setattr("worker.readers._PAUSE_S", 0.0005)
     with pytest.raises(Slower, match="reading in place"):
         land(source, target, Terms(probe_bytes=MIB))
     assert left(target) == []

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker import pace
+from worker.glimpse import GLIMPSE_BYTES
 from worker.pace import DIRECT, MANY, MARGIN, SINGLE, WINDOW_S, Pace, Slower
-from worker.readers import BLOCK_BYTES, GLIMPSE_BYTES, Method, Tally
+from worker.readers import BLOCK_BYTES, Method, Tally
 
 MB = 10**6
 GIB = 1 << 30
@@ -40,6 +41,7 @@ class Storage:
     tally: Tally = field(default_factory=Tally)
     used: list[Method] = field(default_factory=list)
     glimpses: int = 0
+    paused: bool = False
 
     @property
     def left_bytes(self) -> int:
@@ -56,10 +58,14 @@ class Storage:
         self.used.append(method)
         began_s = self.now_s
         end = self.size_bytes if limit_bytes is None else min(self.tally.moved_bytes + limit_bytes, self.size_bytes)
-        while self.tally.moved_bytes < end and (limit_s is None or self.now_s - began_s < limit_s):
+        self.paused = False
+        while self.tally.moved_bytes < end and not self.paused and (limit_s is None or self.now_s - began_s < limit_s):
             self._block(method, min(BLOCK_BYTES, end - self.tally.moved_bytes))
             watch()
         return max(self.now_s - began_s, 1e-9)
+
+    def pause(self) -> None:
+        self.paused = True
 
     def _block(self, method: Method, count: int) -> None:
         t = self.tally
@@ -90,11 +96,17 @@ class Storage:
         """What the server alone would take to read the file."""
         return (1 - self.cached_share) * self.size_bytes / (self.single * MB)
 
-    def drive(self, *, direct: bool = True, reread_bytes: int = 0) -> Method:
-        cold_share = 1 - self.cached_share
+    def drive(self, *, direct: bool = True, reread_bytes: int = 0, known: bool = True) -> Method:
+        """`known` says whether the file's start was read in place before."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-            paced = Pace(self, cold_share=cold_share, probe_bytes=PROBE, reread_bytes=reread_bytes)  # type: ignore[arg-type]
+            paced = Pace(
+                self,  # type: ignore[arg-type]
+                cold_share=1 - self.cached_share,
+                probe_bytes=PROBE,
+                reread_bytes=reread_bytes,
+                in_place=lambda: self.single * MB if known and not self.cached_share else None,
+            )
             return paced.drive(nothing, direct=direct)
 
 
@@ -102,7 +114,14 @@ def test_reading_past_the_page_cache_is_kept_when_it_is_fast() -> None:
     storage = Storage()
     assert storage.drive() == DIRECT
     assert storage.left_bytes == 0
-    # A megabyte read in place was much slower: that is not tried any further.
+    # A megabyte read in place was much slower: the copy is not even paused for it.
+    assert storage.used == [DIRECT]
+    assert storage.glimpses == 0
+
+
+def test_a_glimpse_is_taken_between_two_stretches_when_none_was_before() -> None:
+    storage = Storage()
+    assert storage.drive(known=False) == DIRECT
     assert storage.used == [DIRECT, DIRECT]
     assert storage.glimpses == 1
 
@@ -123,7 +142,7 @@ def test_slow_storage_is_compared_without_a_glimpse() -> None:
 def test_a_small_file_is_copied_without_finding_anything_out() -> None:
     storage = Storage(size_bytes=PROBE)
     assert storage.drive() == DIRECT
-    assert storage.used == [DIRECT, DIRECT]
+    assert storage.used == [DIRECT]
     storage = Storage(size_bytes=2 * PROBE)
     storage.drive()
     assert SINGLE not in storage.used
@@ -221,21 +240,29 @@ def test_a_file_that_is_largely_cached_is_worth_less_copying() -> None:
 speeds = st.floats(5, 5000)
 
 
-@given(direct=speeds, single=speeds, many=speeds, disk=speeds, has_direct=st.booleans(), gib=st.integers(1, 40))
+@given(
+    direct=speeds,
+    single=speeds,
+    many=speeds,
+    disk=speeds,
+    has=st.tuples(st.booleans(), st.booleans()),
+    gib=st.integers(1, 40),
+)
 def test_nothing_is_ever_slower_than_doing_nothing_by_more_than_the_probes(
     direct: float,
     single: float,
     many: float,
     disk: float,
-    has_direct: bool,  # noqa: FBT001 - given by name
+    has: tuple[bool, bool],
     gib: int,
 ) -> None:
+    has_direct, known = has
     storage = Storage(direct, single, many, lambda _: disk, gib * GIB)
     first_rate = min(direct, disk) if has_direct else 1 / (1 / single + 1 / disk)
     slowest_block_s = BLOCK_BYTES / (min(direct, single, many, disk) * MB) * 2
     probes_s = 3 * (PROBE / (first_rate * MB) + slowest_block_s)
     try:
-        storage.drive(direct=has_direct)
+        storage.drive(direct=has_direct, known=known)
         after_s = 0.0
     except Slower:
         after_s = storage.nothing_s

@@ -256,3 +256,19 @@ def test_a_glimpse_reads_a_little_of_what_comes_next_and_moves_nothing(tmp_path:
     source.unlink()
     with pytest.raises(FileNotFoundError):
         copy.glimpse()
+
+
+def test_a_paused_stretch_ends_whole_and_the_next_goes_on_from_there(files: Files) -> None:
+    copies: list[BlockCopy] = []
+
+    def moved(start: int, end: int) -> None:
+        files.spans.append((start, end))
+        copies[0].pause()
+
+    copy = BlockCopy(files.source, files.fd, SIZE, moved)
+    copies.append(copy)
+    for reached in (BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES, SIZE):
+        copy.run(SINGLE, nothing)
+        assert (copy.tally.moved_bytes, copy.left_bytes) == (reached, SIZE - reached)
+    assert files.copied()
+    assert sum(end - start for start, end in files.spans) == SIZE
