@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# As shells have it: 128 and the number of SIGINT.
+INTERRUPTED = 130
 GENERATED = (ROOT / "README.md", ROOT / "docs" / "figures.md")
 
 
@@ -208,6 +210,9 @@ _HANDED_ON: dict[str, Callable[[list[str]], int]] = {
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except KeyboardInterrupt:
+        # Whoever pressed the keys knows why; what was started has been ended on the way here.
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as exc:
         if (exc.name or "").startswith(("worker", "bench")):
             raise

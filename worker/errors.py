@@ -77,7 +77,9 @@ class ServerExited(BootError):
     def __init__(self, return_code: int, log_tail: list[str], hint: str = "") -> None:
         """Describe the end of the server; a negative `return_code` is the signal that ended it."""
         how = f"was killed by signal {-return_code}" if return_code < 0 else f"exited with code {return_code}"
-        last = next((f": {line.strip()}" for line in reversed(log_tail) if line.strip()), "")
+        said = next((line.strip() for line in reversed(log_tail) if line.strip()), "")
+        # What it said last is why it left, unless somebody ended it.
+        last = "" if not said else f"; its last line was: {said}" if return_code < 0 else f": {said}"
         super().__init__(f"the server {how}{last}", hint)
         self.return_code = return_code
         self.log_tail = log_tail

@@ -128,6 +128,9 @@ def _register(options: argparse.Namespace, _: Mapping[str, str]) -> int:
 
 def _verify(options: argparse.Namespace, _: Mapping[str, str]) -> int:
     models = _named(options.store, options.models)
+    if not models:
+        _say(f"{options.store} has no models")
+        return 0
     with _Line() as line:
         faults = verify(options.store, models, jobs=options.jobs, metered=line.metered("reading"))
     for fault in faults:
@@ -212,7 +215,10 @@ def _bytes(text: str) -> int:
     number, unit = text.upper().removesuffix("B"), ""
     if number[-1:] in _UNITS and number[-1:]:
         number, unit = number[:-1], number[-1:]
-    return int(float(number) * _UNITS[unit])
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError) as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: say 500M, 100G or 1.5T") from exc
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Reader threads that move a file block by block from its start, and the count of what they did."""
+"""Reader threads that move a file block by block, and the count of what they did."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from worker import glimpse
 from worker.storage import PageCache
+from worker.stretches import BLOCK_BYTES, Stretches
 
-BLOCK_BYTES = 4 << 20
 _PAUSE_S = 0.05
 # How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
 _GRACE_S = 1.0
@@ -58,7 +58,7 @@ class Tally:
 
 
 class BlockCopy:
-    """Moves the bytes of a file in ascending blocks, one stretch after another, each by a method of its own.
+    """Moves the bytes of a file in blocks, in one run after another, each by a method of its own.
 
     `moved` is called by the threads with the start and end of what they have written.
     """
@@ -72,7 +72,8 @@ class BlockCopy:
         self._target_fd = target_fd
         self._moved = moved
         self._lock = threading.Lock()
-        self._next = self._end = 0
+        self._stretches = Stretches(size_bytes)
+        self._kept_bytes = 0
         self._deadline_s: float | None = None
         self._halted = False
         self._failure: OSError | None = None
@@ -80,7 +81,7 @@ class BlockCopy:
     @property
     def left_bytes(self) -> int:
         """How many bytes no thread has taken on yet."""
-        return self.size_bytes - self._next
+        return self._stretches.left_bytes
 
     def glimpse(self) -> float:
         """Return how fast a little of what comes next is read in place, in bytes per second; it is copied all the same.
@@ -88,12 +89,11 @@ class BlockCopy:
         Raises:
             OSError: reading failed; Stalled when it takes too long.
         """
-        return glimpse.rate(self.source, self._next)
+        return glimpse.rate(self.source, self._stretches.first)
 
     def pause(self) -> None:
-        """End the stretch that runs, after the blocks that its threads have taken on."""
-        with self._lock:
-            self._end = min(self._end, self._next)
+        """End the run, after the blocks that its threads have taken on."""
+        self._kept_bytes = self.size_bytes
 
     def run(
         self,
@@ -111,11 +111,12 @@ class BlockCopy:
             OSError: reading or writing failed.
         """
         began_s = self.moved_at_s = time.monotonic()
-        self._end = self.size_bytes if limit_bytes is None else min(self._next + limit_bytes, self.size_bytes)
+        self._kept_bytes = 0 if limit_bytes is None else max(0, self.left_bytes - limit_bytes)
         self._deadline_s = None if limit_s is None else began_s + limit_s
-        count = min(method.readers, -(-(self._end - self._next) // BLOCK_BYTES))
+        count = min(method.readers, -(-(self.left_bytes - self._kept_bytes) // BLOCK_BYTES))
         threads = [
-            threading.Thread(target=self._work, args=(method,), name=f"landing-{i}", daemon=True) for i in range(count)
+            threading.Thread(target=self._work, args=(method, i), name=f"landing-{i}", daemon=True)
+            for i in range(count)
         ]
         for thread in threads:
             thread.start()
@@ -129,6 +130,7 @@ class BlockCopy:
         finally:
             if not finished:
                 self._halt(threads)
+            self._stretches.leave()
         if self._failure is not None:
             raise self._failure
         return max(time.monotonic() - began_s, 1e-9)
@@ -139,16 +141,13 @@ class BlockCopy:
         for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 
-    def _take(self) -> tuple[int, int] | None:
+    def _take(self, reader: int) -> tuple[int, int] | None:
         with self._lock:
             late = self._deadline_s is not None and time.monotonic() >= self._deadline_s
-            if self._halted or late or self._next >= self._end:
-                return None
-            start = self._next
-            self._next = min(start + BLOCK_BYTES, self._end)
-            return start, self._next
+            most_bytes = self.left_bytes - self._kept_bytes
+            return None if self._halted or late or most_bytes <= 0 else self._stretches.take(reader, most_bytes)
 
-    def _work(self, method: Method) -> None:
+    def _work(self, method: Method, reader: int) -> None:
         try:
             with contextlib.ExitStack() as stack:
                 # A thread that hangs may come back when everything is closed: its write must not hit another file
@@ -163,7 +162,7 @@ class BlockCopy:
                     os.posix_fadvise(plain_fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 cache = _page_cache(stack, plain_fd, self.size_bytes)
                 view = stack.enter_context(memoryview(stack.enter_context(_buffer())))
-                while (span := self._take()) is not None:
+                while (span := self._take(reader)) is not None:
                     cold = cache is None or cache.share(*span) < 1.0
                     self._move((source_fd if cold else plain_fd, plain_fd, target_fd), view, span, cold=cold)
         except OSError as exc:

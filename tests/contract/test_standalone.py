@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,6 +181,13 @@ def test_only_health_is_for_everybody_and_only_known_routes_are_open(standalone:
     assert standalone.get("/v2/local/status/absent").status_code == 404
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_ollamas_command_line_finds_a_server(standalone: Standalone, method: str) -> None:
+    answer = requests.request(method, standalone.url + "/", headers=AUTHORIZED, timeout=LIMIT_S)
+    assert (answer.status_code, answer.text) == (200, "Ollama is running" if method == "GET" else "")
+    assert requests.request(method, standalone.url + "/", timeout=LIMIT_S).status_code == 401
+
+
 def test_figures_count_requests_jobs_and_the_boot(standalone: Standalone) -> None:
     def finished() -> float:
         lines = standalone.get("/metrics").text.splitlines()
@@ -222,4 +230,18 @@ def test_a_mistake_in_the_configuration_is_told_and_nothing_is_started(
     with Standalone(store_home, tmp_path / "log", marked, WORKER_TYPO="1", HEALTH_CHECK_PATH="ping") as wrong:
         assert wrong.process.wait(LIMIT_S) == 10
     assert "WORKER_TYPO is not a setting of this worker" in wrong.log
+    assert "Traceback" not in wrong.log
+
+
+def test_a_port_that_cannot_be_had_is_told_and_nothing_is_started(
+    store_home: Path, tmp_path: Path, marked: Marked
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with Standalone(store_home, tmp_path / "log", marked, PORT=port) as wrong:
+            assert wrong.process.wait(LIMIT_S) == 10
+    assert f"port {port} cannot be listened on" in wrong.log
+    with Standalone(store_home, tmp_path / "other", marked, PORT="abc") as wrong:
+        assert wrong.process.wait(LIMIT_S) == 10
+    assert "PORT" in wrong.log
     assert "Traceback" not in wrong.log

@@ -45,6 +45,46 @@ def test_one_question_is_answered_and_the_waterfall_adds_up(tmp_path: Path, mark
     assert "Critical path:" in done.stdout
 
 
+@pytest.mark.parametrize("command", [["run"], ["serve", "--port", "0"]], ids=["run", "serve"])
+def test_interrupted_in_its_boot_a_command_ends_with_everything_it_started_and_without_a_traceback(
+    tmp_path: Path, marked: Marked, command: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "worker", "local", *command],
+        env=environment(tmp_path, marked),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The first stage: a worker and a server are there.
+        assert any("start.sh and Python" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read()
+        assert process.wait(LIMIT_S) == 130
+    assert "Traceback" not in error
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path, marked: Marked) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "worker", "local", "serve", "--port", port],
+            env=environment(tmp_path, marked),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"Port {port} cannot be listened on" in done.stderr
+    assert "make serve PORT=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.fixture
 def standalone_environment(store_home: Path, marked: Marked) -> dict[str, str]:
     return environment(

@@ -117,7 +117,7 @@ def test_an_error_prints_as_its_message_alone() -> None:
     [
         (3, [], "the server exited with code 3"),
         (0, ["bye"], "the server exited with code 0: bye"),
-        (-9, ["a", "  out of memory \n"], "the server was killed by signal 9: out of memory"),
+        (-9, ["a", "  out of memory \n"], "the server was killed by signal 9; its last line was: out of memory"),
         (1, ["the reason", "", "  \n"], "the server exited with code 1: the reason"),
         (1, ["", " "], "the server exited with code 1"),
     ],

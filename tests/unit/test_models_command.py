@@ -54,7 +54,8 @@ def test_a_file_is_registered_listed_and_verified(run: Run, gguf: Path, tmp_path
 
 
 def test_an_empty_store_is_no_error(run: Run, tmp_path: Path) -> None:
-    assert run("list") == (0, f"{tmp_path / 'models'} has no models\n", "")
+    for command in ("list", "verify"):
+        assert run(command) == (0, f"{tmp_path / 'models'} has no models\n", "")
 
 
 def test_damage_is_told(run: Run, gguf: Path, tmp_path: Path) -> None:
@@ -170,6 +171,13 @@ def test_a_person_at_a_terminal_sees_progress(run: Run, gguf: Path, monkeypatch:
 )
 def test_sizes_are_read_as_people_write_them(text: str, count: int) -> None:
     assert _bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["much", "", "1X", "inf", "1e999"])
+def test_what_is_no_size_is_told_with_examples(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prune", "--keep", text], {"HOME": "/root"})
+    assert f"{text!r} is no number of bytes: say 500M, 100G" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [[], ["list", "--help"], ["prune"], ["prune", "--keep", "much"]])

@@ -15,6 +15,8 @@ from worker.metrics import CONTENT_TYPE, Metrics
 from worker.proxy import Proxy
 
 METRICS_PATH = "/metrics"
+# What Ollama's own clients ask first, and what Ollama says to that.
+ROOT_PATH, ROOT_TEXT = "/", "Ollama is running"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -47,6 +49,8 @@ def api(path: str, health: Health, access: Access, passage: Passage, metrics: Me
             return refusal(refused(401, "the key is missing or wrong", "Send WORKER_API_KEY's value"), request.path)
         if figures is not None and request.path == METRICS_PATH and request.method == "GET":
             return await figures(request)
+        if request.path == ROOT_PATH and request.method in {"GET", "HEAD"}:
+            return web.Response(text=ROOT_TEXT)
         return await passage.answer(request)
 
     async def sign(request: web.Request, response: web.StreamResponse) -> None:

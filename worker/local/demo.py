@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,13 @@ def run(question: str, model: str = "") -> int:
 def serve(port: int, model: str = "") -> int:
     """Keep a queue and a worker running until the person at the terminal has had enough."""
     settings = _prepare(model)
-    with LocalQueue(port=port) as queue, WorkerProcess(worker_environment(queue, home=HOME, **settings)) as worker:
+    with ExitStack() as opened:
+        try:
+            queue = opened.enter_context(LocalQueue(port=port))
+        except (OSError, OverflowError) as exc:
+            print(f"Port {port} cannot be listened on: {exc}. Choose another one: make serve PORT=…", file=sys.stderr)
+            return 1
+        worker = opened.enter_context(WorkerProcess(worker_environment(queue, home=HOME, **settings)))
         if not _show_boot(worker, until="loop.started"):
             return 1
         name = worker.wait_event("boot.ready")["model"]
@@ -79,9 +86,11 @@ def serve(port: int, model: str = "") -> int:
         print(f"  curl -s {endpoint}/runsync -H 'Content-Type: application/json' -d '{body}'\n")
         print("Ctrl-C ends it; a job that runs may finish, for up to 25 s.", flush=True)
         try:
-            return worker.process.wait()
+            exit_code = worker.process.wait()
         except KeyboardInterrupt:
             return worker.stop()
+        print(f"The worker ended by itself. Its last lines:\n{worker.tail()}", file=sys.stderr)
+        return exit_code
 
 
 def _prepare(model: str) -> dict[str, str]:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from aiohttp import web
 
 from worker import events
 from worker.config import Config, load
-from worker.errors import BootError
+from worker.errors import BootError, ConfigInvalid
 from worker.gateway import application
 from worker.gateway.health import Health
 from worker.gateway.passage import Passage
@@ -24,6 +25,7 @@ from worker.local.queue import Limits, LocalQueue
 from worker.metrics import Metrics
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - a container's port is published on purpose, or not at all
+PORT = 8000
 # What the queue remembers of its worker's calls, bodies included: nobody asks, and a container runs for weeks.
 KEPT_CALLS = 100
 
@@ -66,10 +68,13 @@ class Direct:
             self._metrics.observe(event, at_ns)
 
 
-def serve(environ: Mapping[str, str], *, host: str, port: int) -> int:
-    """Answer Runpod's client API and the server's own on `port` until SIGTERM or SIGINT; return the worker's exit code.
+def serve(environ: Mapping[str, str], *, host: str) -> int:
+    """Answer Runpod's client API and the server's own until SIGTERM or SIGINT; return the worker's exit code.
 
-    `environ` is the worker's, WORKER_API_KEY in it is the key clients must send.
+    `environ` is the worker's; PORT in it is where it is listened, WORKER_API_KEY the key clients must send.
+
+    Raises:
+        ConfigInvalid: the environment is wrong, or the port cannot be had.
     """
     # As such an endpoint: what is asked for here is HTTP; the worker below reads the rest as a queue's.
     config = load({**environ, "WORKER_MODE": "load_balancer"})
@@ -77,7 +82,13 @@ def serve(environ: Mapping[str, str], *, host: str, port: int) -> int:
     # One that is not there yet is booting.
     direct = Direct(config, is_gone=lambda: worker is not None and worker.poll() is not None)
     limits = Limits(kept_calls=KEPT_CALLS)
-    with LocalQueue(host=host, port=port, limits=limits, api_key=config.api_key, beside=direct.application) as queue:
+    port = config.port if environ.get("PORT", "").strip() else PORT
+    queue = LocalQueue(host=host, port=port, limits=limits, api_key=config.api_key, beside=direct.application)
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(queue)
+        except (OSError, OverflowError) as exc:
+            raise ConfigInvalid(f"port {port} cannot be listened on: {exc}", "Set PORT to a free one") from exc
         sys.stderr.write(
             f"Ollama's and OpenAI's APIs: {queue.base_url} and {queue.base_url}/v1   "
             f"Runpod's: {queue.api_url}/{queue.endpoint_id} and {queue.openai_url}\n"
@@ -112,7 +123,7 @@ def _end_with_signals(direct: Direct, worker: subprocess.Popen[str]) -> None:
 def main() -> int:
     """Serve on the port a container publishes."""
     try:
-        return serve(os.environ, host=ANYWHERE, port=int(os.environ.get("PORT") or "8000"))
+        return serve(os.environ, host=ANYWHERE)
     except BootError as exc:
         sys.stderr.write(f"worker: {exc.sentence()}\n")
         return exc.exit_code
