@@ -8,8 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 
-# Small enough to stay in the core's cache between its copying and its hashing.
-READ_BYTES = 256 << 10
+READ_BYTES = 4 << 20
 _PAUSE_S = 0.05
 
 
@@ -59,17 +58,15 @@ class TrailingDigest:
         return self._digest.hexdigest()
 
     def _follow(self) -> None:
-        done = 0
-        buffer = memoryview(bytearray(min(READ_BYTES, self._size_bytes)))
+        done, buffer = 0, memoryview(bytearray(min(READ_BYTES, self._size_bytes)))
         try:
             while done < self._size_bytes:
                 ready = self._complete_after(done)
                 if ready is None:
                     return
-                while done < ready and not self._abandoned:
-                    block = self._block(buffer, done, ready)
-                    self._digest.update(block)
-                    done += len(block)
+                block = self._block(buffer, done, ready)
+                self._digest.update(block)
+                done += len(block)
         except OSError as exc:
             self._failure = exc
         finally:

@@ -17,6 +17,9 @@ def test_every_case_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     capped, free = json.loads((tmp_path / "transfer.json").read_text())
     assert [capped["case"], free["case"]] == ["8 MB/s a connection", "no cap"]
     assert {len(values) for row in (capped, free) for values in row["rounds_s"].values()} == {1}
+    # No digest is slower than 16 connections of 8 MB/s.
+    assert capped["bound"] == 1.0
+    assert 0 < free["bound"] <= 1.0
     # A ratio of one run: several capped connections together are faster than one, whatever the machine.
     assert capped["worker_to_one"] > 1.2
 
@@ -25,7 +28,7 @@ def test_bytes_that_are_not_the_file_are_no_result(tmp_path: Path) -> None:
     made = transfer._write(tmp_path / "file", 3 << 20)
     assert made == computed(tmp_path / "file")
     with transfer._served(tmp_path / "file", 0.0) as port:
-        assert transfer._once("limit", port, tmp_path / "t", 3 << 20, made) > 0
+        assert transfer._once("limit", port, tmp_path, 3 << 20, made) > 0
         with pytest.raises(transfer.subprocess.CalledProcessError):
-            transfer._once("worker", port, tmp_path / "t", 3 << 20, "0" * 64)
-    assert not list((tmp_path / "t").glob("*"))
+            transfer._once("worker", port, tmp_path, 3 << 20, "0" * 64)
+    assert not list((tmp_path / "target").glob("*"))
