@@ -112,7 +112,9 @@ def landing(results: Path) -> str:
             times = f"{row['llama_alone_s']:.2f} s | {row['worker_s']:.2f} s"
             lines.append(f"| {row['case']} | {times} | {row['ratio']:.2f} | {row['method']} |")
     left = "; ".join(f"{row['case']} {row['ratio']:.2f}" for row in found if row["method"] == _IN_PLACE)
-    return "\n".join([*lines, *([f"\nLeft in place, ratio: {left}."] if left else [])])
+    bound = "; ".join(f"{row['case']} {row['bound']:.2f}" for row in found if "bound" in row)
+    sentences = [("Left in place, ratio", left), ("The same reads without writing a copy, ratio", bound)]
+    return "\n".join([*lines, *(f"\n{what}: {values}." for what, values in sentences if values)])
 
 
 def _landed(result: dict[str, Any]) -> str:

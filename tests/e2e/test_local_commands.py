@@ -67,6 +67,23 @@ def test_interrupted_in_its_boot_a_command_ends_with_everything_it_started_and_w
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("model", ["/no/such/model.gguf", "./no-such.gguf", "~/no-such"])
+def test_a_path_to_nothing_is_told_before_anything_starts(tmp_path: Path, marked: Marked, model: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", "local", "run", "--model", model],
+        env=environment(tmp_path, marked),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    whole = str(tmp_path / "no-such") if model.startswith("~") else str(ROOT / model)
+    assert f"There is no {whole}: MODEL is" in done.stderr
+    assert not done.stdout
+
+
 def test_a_port_that_is_taken_is_told(tmp_path: Path, marked: Marked) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

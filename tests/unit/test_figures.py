@@ -118,17 +118,18 @@ def test_a_way_through_the_worker_has_a_row_and_a_number_of_streams_a_column(tmp
 
 
 def test_landing_has_a_row_a_case_the_best_first_and_a_sentence_for_what_stayed(tmp_path: Path) -> None:
-    def case(name: str, alone_s: float, worker_s: float, method: str = "O_DIRECT, 6 readers") -> None:
+    def case(name: str, alone_s: float, worker_s: float, method: str = "O_DIRECT, 6 readers", **more: float) -> None:
         figures_of = {"llama_alone_s": alone_s, "worker_s": worker_s, "ratio": alone_s / worker_s, "method": method}
+        figures_of.update(more)
         result = {"case": name, "file_bytes": 2.1e9, "machine": "2 cores", **figures_of}
         put(tmp_path / "landing" / f"{name}.json", result)
 
     case("slow", 1.0, 1.25)
-    case("fuse", 10.0, 2.0)
+    case("fuse", 10.0, 2.0, bound=6.5)
     case("disk", 1.0, 1.0, "in place")
     put(tmp_path / "landing" / "leases.json", {"case": "leases"})
     put(tmp_path / "landing" / "absent.json", {"case": "absent", "not_run": "no FUSE here"})
-    clock, _, _, _, *rows, _, left = figures.landing(tmp_path).splitlines()
+    clock, _, _, _, *rows, _, left, _, bound = figures.landing(tmp_path).splitlines()
     assert clock.startswith("`python -m worker bench landing`: from the known file to every byte of it mapped")
     assert "2.1 GB" in clock
     assert [cells(row) for row in rows] == [
@@ -136,6 +137,7 @@ def test_landing_has_a_row_a_case_the_best_first_and_a_sentence_for_what_stayed(
         ["slow", "1.00 s", "1.25 s", "0.80", "O_DIRECT, 6 readers"],
     ]
     assert left == "Left in place, ratio: disk 1.00."
+    assert bound == "The same reads without writing a copy, ratio: fuse 6.50."
 
 
 @pytest.mark.parametrize("maker", [figures.boot, figures.cold_start, figures.proxy, figures.landing])

@@ -22,6 +22,7 @@ HOME = ROOT / "build" / "local"
 QUESTION = "Why is the sky blue?"
 # Settings of the worker's that somebody may have exported for a try; everything else stays out.
 _OFFERED = ("HF_", "AWS_", "OLLAMA_", "WORKER_", "RUNPOD_MODEL_CACHE_DIR")
+_PATHS = ("/", "./", "../", "~")
 _KEPT = ("OLLAMA_BIN", "OLLAMA_SRC", "OLLAMA_HOST", "OLLAMA_MODELS", "WORKER_SERVER_COMMAND")
 _STAGES = {
     "worker.started": "start.sh and Python",
@@ -104,9 +105,11 @@ def _prepare(model: str) -> dict[str, str]:
     wanted = model or given.pop("OLLAMA_MODEL", "") or MODEL
     if wanted == MODEL:
         register_gguf(HOME / "models", MODEL, smollm2_gguf())
-    elif Path(wanted).exists():
+    elif (path := Path(wanted).expanduser()).exists():
         # The worker runs in a folder of its own.
-        wanted = str(Path(wanted).absolute())
+        wanted = str(path.absolute())
+    elif wanted.startswith(_PATHS):
+        sys.exit(f"There is no {path.absolute()}: MODEL is a path to a GGUF or a folder of them, a name, or a URL")
     engine = os.environ.get("OLLAMA_BIN") or "the local engine (set OLLAMA_BIN=/path/to/ollama for a real Ollama)"
     shown = given.get("WORKER_MODELS") or given.get("HF_MODEL") or wanted
     print(f"Server: {engine}\nModel:  {shown}\n")
