@@ -1,9 +1,11 @@
 """`bench transfer`: one file over HTTP ranges into a preallocated, verified file, against what the connection can give.
 
 Clock: starts when address, size and digest are known; stops when every byte is in the file and its sha256 is checked.
-`limit` is the same number of connections in a process that throws the bytes away: no file, no digest, no HTTP library.
-`one` is this worker's transfer over a single connection. `digest` is the sha256 of the file alone, in memory already:
-it cannot be shared out among cores, so no transfer that verifies is faster than that, whatever the connection gives.
+`limit` is the same number of connections in a process that throws the bytes away: no file, no digest, no HTTP library;
+`written` is that with the bytes put into a preallocated file. `one` is this worker's transfer over a single connection.
+`digest` is the sha256 of the file alone, in memory already: it cannot be shared out among cores, so no transfer that
+verifies is faster than that, whatever the connection gives. `fetched` is the worker's transfer without its digest, to
+be held against `written`; the worker itself never goes without.
 Rounds are interleaved, figures are medians; server and client share the machine's cores.
 """
 
@@ -25,13 +27,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bench.held_memory import held
-from worker import known_digest
+from worker import known_digest, transfer
+from worker.digest import TrailingDigest
 from worker.http_range import Origin
 from worker.progress import Meter
 from worker.resumable import Resumable
-from worker.transfer import USUAL, Terms, fetch
+from worker.transfer import USUAL, Terms
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "python -m worker bench transfer"
@@ -41,7 +45,7 @@ LIMIT_S = 300.0
 # Object storage gives a connection 50 to 90 MB/s, whatever the client does. Without a cap the cores are the limit:
 # server, digest and writing share them.
 CASES = {"50 MB/s a connection": 50e6, "90 MB/s a connection": 90e6, "no cap": 0.0}
-WAYS = ("limit", "digest", "one", "worker")
+WAYS = ("limit", "written", "digest", "one", "fetched", "worker")
 
 
 def run(out: Path | None, *, size_bytes: int = SIZE_BYTES, rounds: int = 3) -> int:
@@ -79,6 +83,7 @@ def _result(case: str, rate: float, folder: Path, sha256: str, rounds: int) -> d
         # What verifying leaves of the limit, and what the worker reaches.
         "bound": round(min(1.0, speeds["digest"] / speeds["limit"]), 2),
         "worker_to_limit": round(speeds["worker"] / speeds["limit"], 2),
+        "fetched_to_written": round(speeds["fetched"] / speeds["written"], 2),
         "worker_to_one": round(speeds["worker"] / speeds["one"], 2),
         "rounds_s": {way: [round(value, 3) for value in values] for way, values in taken.items()},
     }
@@ -111,21 +116,42 @@ def main() -> int:
     parser.add_argument("size_bytes", type=int)
     parser.add_argument("sha256")
     options = parser.parse_args()
-    if options.way == "limit":
-        print(_thrown_away(options.port, options.size_bytes, USUAL.connections))
-        return 0
-    if options.way == "digest":
-        print(_hashed(options.folder / "file"))
-        return 0
-    terms = Terms(connections=1) if options.way == "one" else USUAL
-    began_s = time.perf_counter()
-    with Resumable(options.folder / "target", "file", options.size_bytes) as file:
-        origin = Origin(lambda: f"http://127.0.0.1:{options.port}/file", options.size_bytes)
-        fetch(origin, file, Meter(options.size_bytes), sha256=options.sha256, terms=terms)
-        took_s = time.perf_counter() - began_s
-        file.discard()
-    print(took_s)
+    print(_took_s(options))
     return 0
+
+
+def _took_s(options: argparse.Namespace) -> float:
+    if options.way == "limit":
+        return _raw(options.port, options.size_bytes, USUAL.connections)
+    if options.way == "digest":
+        return _hashed(options.folder / "file")
+    with Resumable(options.folder / "target", "file", options.size_bytes) as file:
+        if options.way == "written":
+            took_s = _raw(options.port, options.size_bytes, USUAL.connections, file.fd)
+        elif options.way == "fetched":
+            with mock.patch.object(transfer, "TrailingDigest", _NoDigest):
+                took_s = _fetched(options, file, USUAL, sha256="")
+        else:
+            took_s = _fetched(options, file, Terms(connections=1) if options.way == "one" else USUAL, options.sha256)
+        file.discard()
+    return took_s
+
+
+def _fetched(options: argparse.Namespace, file: Resumable, terms: Terms, sha256: str) -> float:
+    began_s = time.perf_counter()
+    origin = Origin(lambda: f"http://127.0.0.1:{options.port}/file", options.size_bytes)
+    transfer.fetch(origin, file, Meter(options.size_bytes), sha256=sha256, terms=terms)
+    return time.perf_counter() - began_s
+
+
+class _NoDigest(TrailingDigest):
+    """Knows when everything was written, and hashes nothing."""
+
+    def _follow(self) -> None:
+        done = 0
+        while done < self._size_bytes and (ready := self._complete_after(done)) is not None:
+            done = ready
+        os.close(self._fd)
 
 
 def _hashed(path: Path) -> float:
@@ -134,10 +160,11 @@ def _hashed(path: Path) -> float:
     return time.perf_counter() - began_s
 
 
-def _thrown_away(port: int, size_bytes: int, connections: int) -> float:
+def _raw(port: int, size_bytes: int, connections: int, fd: int | None = None) -> float:
+    """Read the file over so many connections, into `fd` if it is given."""
     share = -(-size_bytes // connections)
     threads = [
-        threading.Thread(target=_read, args=(port, start, min(start + share, size_bytes)))
+        threading.Thread(target=_read, args=(port, start, min(start + share, size_bytes), fd))
         for start in range(0, size_bytes, share)
     ]
     began_s = time.perf_counter()
@@ -148,13 +175,17 @@ def _thrown_away(port: int, size_bytes: int, connections: int) -> float:
     return time.perf_counter() - began_s
 
 
-def _read(port: int, start: int, end: int) -> None:
-    buffer = bytearray(1 << 20)
+def _read(port: int, start: int, end: int, fd: int | None) -> None:
+    buffer = memoryview(bytearray(1 << 20))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(f"GET /file HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n\r\n".encode())
-        left = end - start
-        while left > 0 and (count := connection.recv_into(buffer)):
-            left -= count
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(1)
+        while start < end and (count := connection.recv_into(buffer[: end - start])):
+            if fd is not None:
+                os.pwrite(fd, buffer[:count], start)
+            start += count
 
 
 def _write(path: Path, size_bytes: int) -> str:
@@ -174,7 +205,8 @@ def _line(row: dict[str, Any]) -> str:
     return (
         f"{row['case']:24} limit {row['limit_gb_per_s']:.2f} GB/s, one connection {row['one_gb_per_s']:.2f}, "
         f"worker {row['worker_gb_per_s']:.2f}: {row['worker_to_limit']:.2f} of the limit (goal {GOAL:g} {verdict}), "
-        f"{row['worker_to_one']:.1f} x one connection"
+        f"{row['worker_to_one']:.1f} x one connection; without digest {row['fetched_to_written']:.2f} of what "
+        "can be written"
     )
 
 

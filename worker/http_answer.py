@@ -47,11 +47,12 @@ def ask(
     connection = connect(url)
     try:
         connection.request(method, target(url), headers={"Accept-Encoding": "identity", **(headers or {})})
-        answer = connection.getresponse()
-        require_ready(answer)
-        if answer.status != 200:  # noqa: PLR2004 - nothing else is an answer here
-            raise refused(answer)
-        return answer.headers, answer.read(limit_bytes)
+        # An answer after which the server hangs up owns the socket, and is not closed with the connection.
+        with connection.getresponse() as answer:
+            require_ready(answer)
+            if answer.status != 200:  # noqa: PLR2004 - nothing else is an answer here
+                raise refused(answer)
+            return answer.headers, answer.read(limit_bytes)
     finally:
         connection.close()
 

@@ -64,6 +64,7 @@ class Line:
         """Prepare; nothing is sent yet."""
         self._origin = origin
         self._connection: http.client.HTTPConnection | None = None
+        self._response: http.client.HTTPResponse | None = None
         self._host = ("", "")
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
@@ -99,6 +100,10 @@ class Line:
 
     def close(self) -> None:
         """Close the connection; the next fetch opens another one."""
+        if self._response is not None:
+            # It owns the socket when the server hangs up after it.
+            self._response.close()
+            self._response = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -139,7 +144,8 @@ class Line:
             self._connection = connect(url)
             self._host = host
         self._connection.request("GET", target(url), headers=headers)
-        return self._connection.getresponse()
+        self._response = self._connection.getresponse()
+        return self._response
 
     def _require(self, answer: http.client.HTTPResponse, start: int, end: int, *, whole: bool) -> None:
         """Raise unless the answer is the bytes asked for."""

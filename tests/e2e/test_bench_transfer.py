@@ -20,6 +20,9 @@ def test_every_case_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     # No digest is slower than 16 connections of 8 MB/s.
     assert capped["bound"] == 1.0
     assert 0 < free["bound"] <= 1.0
+    for row in (capped, free):
+        (written_s,), (fetched_s,) = row["rounds_s"]["written"], row["rounds_s"]["fetched"]
+        assert row["fetched_to_written"] == pytest.approx(written_s / fetched_s, rel=0.05, abs=0.02)
     # A ratio of one run: several capped connections together are faster than one, whatever the machine.
     assert capped["worker_to_one"] > 1.2
 
@@ -32,3 +35,13 @@ def test_bytes_that_are_not_the_file_are_no_result(tmp_path: Path) -> None:
         with pytest.raises(transfer.subprocess.CalledProcessError):
             transfer._once("worker", port, tmp_path, 3 << 20, "0" * 64)
     assert not list((tmp_path / "target").glob("*"))
+
+
+def test_the_limits_are_limits_of_the_same_file(tmp_path: Path) -> None:
+    size = (5 << 20) + 17
+    transfer._write(tmp_path / "file", size)
+    with transfer._served(tmp_path / "file", 0.0) as port, (tmp_path / "copy").open("w+b") as copy:
+        assert transfer._raw(port, size, 3, copy.fileno()) > 0
+        assert transfer._once("fetched", port, tmp_path, size, "not looked at") > 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "file").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file", "target"]

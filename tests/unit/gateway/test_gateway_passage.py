@@ -187,11 +187,20 @@ async def test_what_changes_the_store_is_closed_unless_opened(make_front: MakeFr
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/metrics/", "/api/blobs/sha256:0", "/fake/stats", "/api/../fake/stats", "/api/chat/"]
+    "path", ["/metrics/", "/api/blobs/sha256:0", "/fake/stats", "/api/../fake/stats", "/api/chat/"]
 )
 async def test_what_is_not_listed_is_closed(front: Front, path: str) -> None:
     status, _ = await outcome(front, "GET", path)
     assert status == 403
+
+
+async def test_the_root_says_what_ollamas_own_clients_look_for(front: Front) -> None:
+    async with front.call("GET", "/") as answer:
+        assert (answer.status, await answer.text()) == (200, "Ollama is running")
+    async with front.call("HEAD", "/") as answer:
+        assert (answer.status, await answer.text()) == (200, "")
+    async with front.call("POST", "/") as answer:
+        assert answer.status == 403
 
 
 @pytest.mark.parametrize(
