@@ -24,16 +24,21 @@ def environment(home: Path, marked: Marked, **settings: str) -> dict[str, str]:
     return {**passed_on, "HOME": str(home), "PYTHON": sys.executable, **marked.environ, **settings}
 
 
-def test_one_question_is_answered_and_the_waterfall_adds_up(tmp_path: Path, marked: Marked) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "worker", "local", "run", "--ask", "Say hello."],
-        env=environment(tmp_path, marked),
+def local(home: Path, marked: Marked, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of the commands to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "worker", "local", *arguments],
+        env=environment(home, marked),
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
+
+
+def test_one_question_is_answered_and_the_waterfall_adds_up(tmp_path: Path, marked: Marked) -> None:
+    done = local(tmp_path, marked, "run", "--ask", "Say hello.")
     assert done.returncode == 0, done.stderr
     _, question, answer = done.stdout.partition("\n> Say hello.\n\n")
     assert question, done.stdout
@@ -69,15 +74,7 @@ def test_interrupted_in_its_boot_a_command_ends_with_everything_it_started_and_w
 
 @pytest.mark.parametrize("model", ["/no/such/model.gguf", "./no-such.gguf", "~/no-such"])
 def test_a_path_to_nothing_is_told_before_anything_starts(tmp_path: Path, marked: Marked, model: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "worker", "local", "run", "--model", model],
-        env=environment(tmp_path, marked),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = local(tmp_path, marked, "run", "--model", model)
     assert done.returncode == 1
     whole = str(tmp_path / "no-such") if model.startswith("~") else str(ROOT / model)
     assert f"There is no {whole}: MODEL is" in done.stderr
@@ -87,15 +84,7 @@ def test_a_path_to_nothing_is_told_before_anything_starts(tmp_path: Path, marked
 def test_a_port_that_is_taken_is_told(tmp_path: Path, marked: Marked) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "worker", "local", "serve", "--port", port],
-            env=environment(tmp_path, marked),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        done = local(tmp_path, marked, "serve", "--port", port)
     assert done.returncode == 1
     assert f"Port {port} cannot be listened on" in done.stderr
     assert "make serve PORT=" in done.stderr
