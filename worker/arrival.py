@@ -43,7 +43,7 @@ def bring(
         plan = bounded.call(lambda: _plan(source, folders), terms.stall_s, str(source))
         if plan.target is None:
             return Arrival(source, plan.reason)
-        terms = replace(terms, reread_bytes=plan.reread_bytes)
+        terms = replace(terms, reread_bytes=plan.reread_bytes, cached_share=plan.cached_share)
         landed = land(source, plan.target / source.name, terms, meter=meter)
     except Slower as exc:
         return Arrival(source, f"reading in place is faster: {exc}")

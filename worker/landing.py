@@ -13,10 +13,11 @@ from worker.bounded import Stalled
 from worker.digest import TrailingDigest
 from worker.glimpse import FirstGlimpse
 from worker.known_digest import Damaged
+from worker.opened import supports_direct
 from worker.pace import Pace
 from worker.partial import Partial
 from worker.progress import Meter
-from worker.readers import BlockCopy, supports_direct
+from worker.readers import BlockCopy
 from worker.storage import cached_share
 
 BEFORE = "landed before"
@@ -28,13 +29,15 @@ class Terms:
 
     `sha256` (hex) is checked on the way when given. After `stall_s` seconds in which nothing moves the landing is given
     up. `probe_bytes` are copied before the method is judged. `reread_bytes` is how much of the copy the page cache will
-    not keep.
+    not keep. `cached_share` is how much of the source is in the page cache (0 to 1), None when that is still to be
+    found out.
     """
 
     sha256: str | None = None
     stall_s: float = 30.0
     probe_bytes: int = 256 << 20
     reread_bytes: int = 0
+    cached_share: float | None = None
 
 
 USUAL = Terms()
@@ -60,11 +63,12 @@ class _Source:
     first: FirstGlimpse | None
 
     @classmethod
-    def look(cls, path: Path, probe_bytes: int) -> _Source:
+    def look(cls, path: Path, terms: Terms) -> _Source:
         stat = path.stat()
         # Only what is long enough to be judged is worth a glimpse.
-        first = FirstGlimpse(path) if stat.st_size > 2 * probe_bytes else None
-        return cls(stat, supports_direct(path), 1.0 - cached_share(path), first)
+        first = FirstGlimpse(path) if stat.st_size > 2 * terms.probe_bytes else None
+        cached = cached_share(path) if terms.cached_share is None else terms.cached_share
+        return cls(stat, supports_direct(path), 1.0 - cached, first)
 
 
 def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | None = None) -> Landed:
@@ -81,7 +85,7 @@ def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | Non
         In every case `target` is as it was, and nothing else is left.
     """
     began_s = time.monotonic()
-    found = bounded.call(lambda: _Source.look(source, terms.probe_bytes), terms.stall_s, str(source))
+    found = bounded.call(lambda: _Source.look(source, terms), terms.stall_s, str(source))
     told = meter or Meter(found.stat.st_size)
     partial = Partial.begin(target, stall_s=terms.stall_s, check=lambda: told.advance(0))
     try:

@@ -17,12 +17,14 @@ CACHED_ENOUGH = 0.95
 class Plan:
     """What to do with one file: `target` is the folder to land it in, or None to read it in place.
 
-    `reread_bytes` is how much of the landed file the page cache cannot keep until it is read.
+    `reread_bytes` is how much of the landed file the page cache cannot keep until it is read; `cached_share` is how
+    much of the file was found there (0 to 1), None when nobody looked.
     """
 
     target: Path | None
     reason: str
     reread_bytes: int = 0
+    cached_share: float | None = None
 
     @property
     def land(self) -> bool:
@@ -52,7 +54,7 @@ def plan(file: ModelFile, targets: Sequence[Place], memory_headroom_bytes: int |
         if problem is None:
             excess_bytes = 0 if memory_headroom_bytes is None else file.size_bytes - memory_headroom_bytes
             reason = f"{file.place.filesystem} is distant, {target.path} has room"
-            return Plan(target.path, reason, max(0, excess_bytes))
+            return Plan(target.path, reason, max(0, excess_bytes), file.cached_share)
         refused.append(problem)
     return Plan(None, f"{file.place.filesystem} is distant, but " + "; ".join(refused or ["no folder was offered"]))
 

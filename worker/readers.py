@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker import glimpse
-from worker.storage import PageCache
+from worker.opened import Opened
 from worker.stretches import BLOCK_BYTES, Stretches
 
 _PAUSE_S = 0.05
@@ -152,30 +152,28 @@ class BlockCopy:
             with contextlib.ExitStack() as stack:
                 # A thread that hangs may come back when everything is closed: its write must not hit another file
                 # that has got the same descriptor by then.
-                target_fd = _kept(stack, os.dup(self._target_fd))
-                plain_fd = _kept(stack, os.open(self.source, os.O_RDONLY | os.O_CLOEXEC))
-                source_fd = plain_fd
-                if method.direct:
-                    source_fd = _kept(stack, os.open(self.source, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT))
-                elif method.readers == 1:
+                target_fd = os.dup(self._target_fd)
+                stack.callback(os.close, target_fd)
+                source = stack.enter_context(Opened(self.source, direct=method.direct))
+                if method.readers == 1 and not method.direct:
                     # As llama.cpp does: it doubles the kernel's read-ahead.
-                    os.posix_fadvise(plain_fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                cache = _page_cache(stack, plain_fd, self.size_bytes)
+                    os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                cache = source.page_cache(self.size_bytes)
                 view = stack.enter_context(memoryview(stack.enter_context(_buffer())))
                 while (span := self._take(reader)) is not None:
                     cold = cache is None or cache.share(*span) < 1.0
-                    self._move((source_fd if cold else plain_fd, plain_fd, target_fd), view, span, cold=cold)
+                    self._move(source, target_fd, view, span, cold=cold)
         except OSError as exc:
             self._failure = self._failure or exc
 
-    def _move(self, fds: tuple[int, int, int], view: memoryview, span: tuple[int, int], *, cold: bool) -> None:
-        source_fd, plain_fd, target_fd = fds
+    def _move(self, source: Opened, target_fd: int, view: memoryview, span: tuple[int, int], *, cold: bool) -> None:
         offset, end = span
         while offset < end and not self._halted:
             began_s = time.monotonic()
             # After a short read the offset may not be aligned any more: then read on through the page cache.
             aligned = offset % mmap.PAGESIZE == 0
-            count = min(os.preadv(source_fd if aligned else plain_fd, [view], offset), end - offset)
+            source_fd = source.fd if cold and aligned else source.plain_fd
+            count = min(os.preadv(source_fd, [view], offset), end - offset)
             if count <= 0:
                 raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))
             read_s = time.monotonic() - began_s
@@ -202,11 +200,6 @@ class BlockCopy:
             self.moved_at_s = time.monotonic()
 
 
-def _kept(stack: contextlib.ExitStack, fd: int) -> int:
-    stack.callback(os.close, fd)
-    return fd
-
-
 def _buffer() -> mmap.mmap:
     """Return room for a block, aligned to pages as O_DIRECT needs it, of few large pages where the kernel has them.
 
@@ -216,29 +209,3 @@ def _buffer() -> mmap.mmap:
     with contextlib.suppress(OSError):
         buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer
-
-
-def _page_cache(stack: contextlib.ExitStack, fd: int, size_bytes: int) -> PageCache | None:
-    """Return a look at what is cached, or None where files cannot be mapped."""
-    try:
-        return stack.enter_context(contextlib.closing(PageCache(fd, size_bytes)))
-    except (OSError, ValueError):
-        return None
-
-
-def supports_direct(source: Path) -> bool:
-    """Return whether `source` can be read past the page cache; raise OSError when it cannot be read at all."""
-    fd = -1
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-        with mmap.mmap(-1, mmap.PAGESIZE) as block:
-            os.preadv(fd, [block], 0)
-    except OSError as exc:
-        # Some filesystems refuse at open, some at the first read.
-        if exc.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
-            raise
-        return False
-    finally:
-        if fd >= 0:
-            os.close(fd)
-    return True

@@ -17,8 +17,9 @@ from worker import manifest, storage
 from worker.digest import TrailingDigest
 from worker.known_digest import Damaged
 from worker.manifest import Layer, Manifest
+from worker.opened import supports_direct
 from worker.progress import Meter
-from worker.readers import BlockCopy, Method, supports_direct
+from worker.readers import BlockCopy, Method
 
 # ioctl number of FICLONE, from linux/fs.h: share another file's extents instead of copying them.
 _FICLONE = 0x40049409

@@ -135,12 +135,10 @@ def test_what_a_killed_landing_left_is_removed_even_when_nothing_is_landed(sourc
 
 
 @pytest.mark.usefixtures("distant")
-def test_the_plan_hands_on_what_the_page_cache_cannot_keep(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_hands_on_what_it_found_out(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Terms] = []
     real = arrival.land
-    monkeypatch.setattr(placement, "plan", lambda *_: placement.Plan(folder, "chosen", reread_bytes=77))
+    monkeypatch.setattr(placement, "plan", lambda *_: placement.Plan(folder, "chosen", 77, 0.25))
     monkeypatch.setattr(arrival, "land", lambda s, t, terms, *, meter: (seen.append(terms), real(s, t, meter=meter))[1])
     assert bring(source, [folder], Terms(stall_s=9.0)).landed is not None
-    assert (seen[0].reread_bytes, seen[0].stall_s) == (77, 9.0)
+    assert (seen[0].reread_bytes, seen[0].cached_share, seen[0].stall_s) == (77, 0.25, 9.0)

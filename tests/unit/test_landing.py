@@ -17,9 +17,10 @@ import pytest
 from worker import landing
 from worker.known_digest import Damaged
 from worker.landing import BEFORE, Terms, land
+from worker.opened import supports_direct
 from worker.pace import DIRECT, Slower
 from worker.progress import Halted, Meter, Progress
-from worker.readers import BLOCK_BYTES, supports_direct
+from worker.readers import BLOCK_BYTES
 from worker.storage import cached_share
 
 MIB = 1 << 20

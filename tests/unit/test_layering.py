@@ -24,8 +24,8 @@ LAYERS = {
     "rejection",
     "devices": "device nvml video_memory cgroups cpu_quota gpu fatbin backend verdict choice gpu_report",
     "models": "manifest selection ggml_types gguf_head gguf_file footprint shards known_digest location",
-    "storage": "progress digest bounded lease storage placement stretches readers pace glimpse http_answer http_range"
-    " s3",
+    "storage": "progress digest bounded lease storage placement stretches opened readers pace glimpse"
+    " http_answer http_range s3",
     "files": "partial resumable transfer landing arrival inventory artifact store registration verification pruning",
     "mechanisms": "jit_cache jit_key fit launch stop_signal server residency proxy pulse thaw metrics sources view",
     "flows": "bringer weights kernels shelf boot adapter gateway",

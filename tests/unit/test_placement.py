@@ -30,7 +30,7 @@ def memory(free_gb: float = 100) -> Place:
 
 def test_a_distant_file_lands_on_local_disk() -> None:
     chosen = plan(model(), [disk()], 100 * GB)
-    assert chosen == Plan(DISK, "fuse is distant, /landed has room")
+    assert chosen == Plan(DISK, "fuse is distant, /landed has room", cached_share=0.0)
     assert chosen.land
 
 
@@ -96,6 +96,10 @@ def test_what_the_page_cache_cannot_keep_is_counted() -> None:
     assert plan(model(), [disk()], 100 * GB).reread_bytes == 0
     assert plan(model(), [disk()], 4 * GB).reread_bytes == 6 * GB
     assert plan(model(), [disk()], None).reread_bytes == 0
+
+
+def test_the_share_that_was_found_is_handed_on() -> None:
+    assert plan(model(cached_share=0.25), [disk()], None).cached_share == 0.25
 
 
 sizes = st.integers(0, 10**12)

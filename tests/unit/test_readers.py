@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.readers import BLOCK_BYTES, BlockCopy, Method, Tally, supports_direct
+from worker.opened import supports_direct
+from worker.readers import BLOCK_BYTES, BlockCopy, Method, Tally
 
 MIB = 1 << 20
 SIZE = 3 * BLOCK_BYTES + 12_345
@@ -231,17 +232,6 @@ def test_a_landed_file_is_in_the_page_cache_and_the_source_is_not(files: Files) 
     files.copy().run(DIRECT, nothing)
     assert cached_share(files.target) > 0.9
     assert cached_share(files.source) < 0.1
-
-
-def test_asking_for_direct_reading_reads_nothing_into_the_page_cache_and_fails_like_reading(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        supports_direct(tmp_path / "absent")
-    (tmp_path / "empty").touch()
-    assert supports_direct(tmp_path / "empty") in {True, False}
-
-
-def test_what_has_no_direct_reading_says_so() -> None:
-    assert not supports_direct(Path("/proc/self/mountinfo"))
 
 
 def test_a_glimpse_reads_a_little_of_what_comes_next_and_moves_nothing(tmp_path: Path) -> None:

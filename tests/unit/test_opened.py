@@ -1,0 +1,91 @@
+"""A file opened for reading: past the page cache, through it, and what of it is in there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from worker.opened import Opened, supports_direct
+
+PAGES = 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(PAGES * mmap.PAGESIZE))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
+
+
+def opened(path: Path) -> list[int]:
+    """The descriptors of this process that stand for `path`."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = link.readlink()
+        except FileNotFoundError:
+            continue
+        if target == path:
+            found.append(int(link.name))
+    return sorted(found)
+
+
+def direct_or_skip(path: Path) -> None:
+    if not supports_direct(path):
+        pytest.skip("no O_DIRECT on this filesystem")
+
+
+def test_a_file_is_opened_once_until_it_is_read_the_other_way(path: Path) -> None:
+    direct_or_skip(path)
+    with Opened(path, direct=True) as file:
+        assert opened(path) == [file.fd]
+        assert file.plain_fd != file.fd
+        assert opened(path) == sorted([file.fd, file.plain_fd])
+        assert os.pread(file.plain_fd, 7, 3) == path.read_bytes()[3:10]
+    assert opened(path) == []
+
+
+def test_a_file_read_through_the_page_cache_is_opened_once(path: Path) -> None:
+    with Opened(path, direct=False) as file:
+        assert file.fd == file.plain_fd
+        assert opened(path) == [file.fd]
+    assert opened(path) == []
+
+
+def test_direct_reading_leaves_the_page_cache_alone(path: Path) -> None:
+    direct_or_skip(path)
+    with Opened(path, direct=True) as file, mmap.mmap(-1, PAGES * mmap.PAGESIZE) as block:
+        cache = file.page_cache(PAGES * mmap.PAGESIZE)
+        assert cache is not None
+        assert os.preadv(file.fd, [block], 0) == PAGES * mmap.PAGESIZE
+        assert cache.share(0, PAGES * mmap.PAGESIZE) == 0
+        assert os.pread(file.plain_fd, mmap.PAGESIZE, 0) == block[: mmap.PAGESIZE]
+        assert cache.share(0, mmap.PAGESIZE) == 1
+
+
+def test_what_cannot_be_mapped_has_no_page_cache_to_look_at() -> None:
+    with Opened(Path("/proc/self/mountinfo"), direct=False) as file:
+        assert file.page_cache(mmap.PAGESIZE) is None
+
+
+def test_an_error_while_it_is_open_closes_it(path: Path) -> None:
+    with pytest.raises(RuntimeError), Opened(path, direct=False):
+        raise RuntimeError
+    assert opened(path) == []
+
+
+def test_asking_for_direct_reading_fails_like_reading(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        supports_direct(tmp_path / "absent")
+    (tmp_path / "empty").touch()
+    assert supports_direct(tmp_path / "empty") in {True, False}
+
+
+def test_what_has_no_direct_reading_says_so() -> None:
+    assert not supports_direct(Path("/proc/self/mountinfo"))

@@ -1,0 +1,73 @@
+"""A file opened for one reader: past the page cache or through it, and a look at what is in there already."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from worker.storage import PageCache
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Opened:
+    """One file, open until the context ends.
+
+    `fd` is past the page cache when it was asked for `direct`. `plain_fd` is through it, and opened when it is needed:
+    an opening is a round trip to distant storage, and few files are read both ways.
+    """
+
+    def __init__(self, path: Path, *, direct: bool) -> None:
+        """Open `path`; raise OSError when that fails."""
+        self._path = path
+        self._plain_fd: int | None = None
+        self._stack = contextlib.ExitStack()
+        self.fd = self._open(os.O_DIRECT) if direct else self.plain_fd
+
+    def __enter__(self) -> Self:
+        """Return itself, open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close everything."""
+        self._stack.close()
+
+    @property
+    def plain_fd(self) -> int:
+        """The file through the page cache; raises OSError when opening it fails."""
+        if self._plain_fd is None:
+            self._plain_fd = self._open(0)
+        return self._plain_fd
+
+    def page_cache(self, size_bytes: int) -> PageCache | None:
+        """Return a look at what of its `size_bytes` is cached, or None where files cannot be mapped."""
+        try:
+            return self._stack.enter_context(contextlib.closing(PageCache(self.fd, size_bytes)))
+        except (OSError, ValueError):
+            return None
+
+    def _open(self, flags: int) -> int:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        self._stack.callback(os.close, fd)
+        return fd
+
+
+def supports_direct(path: Path) -> bool:
+    """Return whether `path` can be read past the page cache; raise OSError when it cannot be read at all."""
+    try:
+        with Opened(path, direct=True) as file, mmap.mmap(-1, mmap.PAGESIZE) as block:
+            os.preadv(file.fd, [block], 0)
+    except OSError as exc:
+        # Some filesystems refuse at open, some at the first read.
+        if exc.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+        return False
+    return True
