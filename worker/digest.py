@@ -39,6 +39,11 @@ class TrailingDigest:
                 self._complete_bytes = self._ends.pop(self._complete_bytes)
             self._grown.notify()
 
+    @property
+    def complete(self) -> bool:
+        """Whether every byte was written."""
+        return self._complete_bytes >= self._size_bytes
+
     def abandon(self) -> None:
         """Stop hashing; the thread ends within the hashing of one block."""
         with self._grown:

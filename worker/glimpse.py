@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -57,4 +58,6 @@ def _read(source: Path, offset: int) -> float:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         began_s = time.monotonic()
         count = len(os.pread(file.fileno(), GLIMPSE_BYTES, offset))
+        if not count:
+            raise OSError(errno.EIO, f"it ends before byte {offset:,}", str(source))
         return count / max(time.monotonic() - began_s, 1e-9)

@@ -8,11 +8,15 @@ import http.client
 import re
 import ssl
 import time
-from collections.abc import Mapping
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import quote, urljoin, urlsplit
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_TIMEOUT_S = 30.0
+# For a small resource as a whole: one that drips is never silent.
+SMALL_TIMEOUT_S = 120.0
+_READ_BYTES = 64 << 10
 DENIED = frozenset({401, 403})
 # A signature or a token in a query must not reach a log.
 _QUERY = re.compile(r"\?.*")
@@ -41,20 +45,54 @@ def ask(
     """Return headers and body of a small resource.
 
     Raises:
-        Busy, TransferFailed: as for a Line.
-        OSError, http.client.HTTPException: the connection failed.
+        Busy, TransferFailed: as for a Line; the latter also when it is larger than `limit_bytes`.
+        OSError, http.client.HTTPException: the connection failed, or the answer takes too long.
     """
     connection = connect(url)
     try:
-        connection.request(method, target(url), headers={"Accept-Encoding": "identity", **(headers or {})})
+        with understood(url):
+            connection.request(method, target(url), headers={"Accept-Encoding": "identity", **(headers or {})})
         # An answer after which the server hangs up owns the socket, and is not closed with the connection.
         with connection.getresponse() as answer:
             require_ready(answer)
             if answer.status != 200:  # noqa: PLR2004 - nothing else is an answer here
                 raise refused(answer)
-            return answer.headers, answer.read(limit_bytes)
+            return answer.headers, _body(answer, url, limit_bytes)
     finally:
         connection.close()
+
+
+def _body(answer: http.client.HTTPResponse, url: str, limit_bytes: int) -> bytes:
+    body, until_s = bytearray(), time.monotonic() + SMALL_TIMEOUT_S
+    while part := answer.read1(_READ_BYTES):
+        body += part
+        if len(body) > limit_bytes:
+            raise TransferFailed(f"{shown(url)} gives more than {limit_bytes:,} bytes")
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{shown(url)} has not come whole in {SMALL_TIMEOUT_S:g} s")
+    if answer.length:
+        raise http.client.IncompleteRead(bytes(body), answer.length)
+    return bytes(body)
+
+
+@contextmanager
+def understood(url: str) -> Iterator[None]:
+    """Say of a URL that cannot be asked for that it is no address, instead of how that shows."""
+    try:
+        yield
+    except (ValueError, http.client.InvalidURL) as exc:
+        raise TransferFailed(f"{shown(url)!r:.120} is no http address: {exc}") from exc
+
+
+def redirected(url: str, location: str) -> str:
+    """Return where an answer's Location leads from `url`; what may not stand in an address is escaped.
+
+    Raises:
+        TransferFailed: it is no address.
+    """
+    with understood(location):
+        # Header bytes are read as Latin-1, and are UTF-8 where somebody did not escape them.
+        return urljoin(url, quote(location.encode("latin-1", "replace"), safe="!#$%&'()*+,/:;=?@[]~"))
 
 
 def retry_after_s(text: str | None) -> float | None:
@@ -65,7 +103,7 @@ def retry_after_s(text: str | None) -> float | None:
         return float(text)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -98,12 +136,13 @@ def target(url: str) -> str:
 
 def connect(url: str) -> http.client.HTTPConnection:
     """Return a connection for `url`, not opened yet; raise TransferFailed when it is no http address."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise TransferFailed(f"{shown(url)!r:.120} is no http address")
-    if parts.scheme == "http":
-        return _Patient(parts.hostname, parts.port, timeout=CONNECT_TIMEOUT_S)
-    return _PatientTls(parts.hostname, parts.port, timeout=CONNECT_TIMEOUT_S, context=_tls())
+    with understood(url):
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise TransferFailed(f"{shown(url)!r:.120} is no http address")
+        if parts.scheme == "http":
+            return _Patient(parts.hostname, parts.port, timeout=CONNECT_TIMEOUT_S)
+        return _PatientTls(parts.hostname, parts.port, timeout=CONNECT_TIMEOUT_S, context=_tls())
 
 
 @functools.lru_cache(1)

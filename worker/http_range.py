@@ -9,15 +9,19 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
-from worker.http_answer import DENIED, TransferFailed, connect, refused, require_ready, target
+from worker.http_answer import DENIED, TransferFailed, connect, redirected, refused, require_ready, target, understood
 
 BUFFER_BYTES = 1 << 20
+# What comes is counted in steps of this, so that a slow connection is not taken for one that gives nothing.
+_STEP_BYTES = 128 << 10
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _GIVEN = frozenset({200, 206})
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# Of an address that a redirect once gave: it has run out, and says so in one of several ways.
+_RUN_OUT = DENIED | {400, 404, 410}
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20}|\*)")
 
 
 class RangeIgnored(TransferFailed):
@@ -28,7 +32,7 @@ class RangeIgnored(TransferFailed):
 class Origin:
     """A resource of known size; `address` gives its URL, a fresh one each time where URLs expire.
 
-    `headers` go to the address's own host only, not to where it redirects.
+    `headers` go to the address's own scheme and host only, not to others it redirects to.
     """
 
     address: Callable[[], str]
@@ -38,17 +42,25 @@ class Origin:
     _settled: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def route(self) -> tuple[str, Mapping[str, str]]:
-        """Return the URL to ask now and the headers for it: where the last redirect led, else the address."""
+    def route(self) -> str:
+        """Return the URL to ask now: where the last redirect led, else the address."""
         with self._lock:
-            if self._settled:
-                return self._settled, {}
-            return self.address(), self.headers
+            return self._settled or self.address()
+
+    def headers_for(self, url: str) -> Mapping[str, str]:
+        """Return the headers that `url` may be told."""
+        if not self.headers or urlsplit(url)[:2] != urlsplit(self.address())[:2]:
+            return {}
+        return self.headers
 
     def settle(self, url: str) -> None:
         """Ask `url` from now on: an address redirected there."""
         with self._lock:
             self._settled = url
+
+    def settled(self, url: str) -> bool:
+        """Return whether `url` is where an address redirected."""
+        return self._settled == url
 
     def unsettle(self, url: str) -> None:
         """Ask the address again next time, unless it is another one by now."""
@@ -65,8 +77,16 @@ class Line:
         self._origin = origin
         self._connection: http.client.HTTPConnection | None = None
         self._response: http.client.HTTPResponse | None = None
+        self._socket: socket.socket | None = None
+        self._url = ""
         self._host = ("", "")
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._came_bytes = 0
+
+    @property
+    def came_bytes(self) -> int:
+        """How many bytes have come so far, handed on or not."""
+        return self._came_bytes
 
     def fetch(self, start: int, end: int, write: Callable[[memoryview, int], None]) -> None:
         """Hand the bytes [start, end) to `write` with their offset, as they come.
@@ -86,17 +106,21 @@ class Line:
             if not answer.isclosed():
                 # More than was asked for: the rest is not read, so the connection is of no use any more.
                 self.close()
+        except (OSError, http.client.HTTPException):
+            # One of several places the address can redirect to may be gone, and another one not.
+            self._origin.unsettle(self._url)
+            self.close()
+            raise
         except BaseException:
             self.close()
             raise
 
     def abort(self) -> None:
         """End a fetch that runs in another thread: its read fails at once."""
-        sock = self._connection.sock if self._connection is not None else None
-        if sock is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
                 # Past the TLS layer, which is no business of two threads at once.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; the next fetch opens another one."""
@@ -107,29 +131,38 @@ class Line:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._socket = None
 
     def _read(self, answer: http.client.HTTPResponse, limit_bytes: int) -> int:
-        count = answer.readinto(self._buffer[: min(BUFFER_BYTES, limit_bytes)])
-        if not count:
+        """Fill the buffer up to `limit_bytes`; return how much came before the connection ended."""
+        room, filled = self._buffer[:limit_bytes], 0
+        while filled < len(room):
+            count = answer.readinto(room[filled : filled + _STEP_BYTES])
+            if not count:
+                break
+            filled += count
+            self._came_bytes += count
+        if not filled:
             raise ConnectionError(f"the connection ended {limit_bytes:,} bytes too early")
-        return count
+        return filled
 
     def _answer(self, start: int, end: int) -> http.client.HTTPResponse:
         # The whole is asked for without a range, for servers that know none.
         whole = start == 0 and end == self._origin.size_bytes
         wanted = {} if whole else {"Range": f"bytes={start}-{end - 1}"}
-        url, headers = self._origin.route()
+        url = self._origin.route()
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
+            headers = self._origin.headers_for(url)
             answer = self._asked(url, {"Accept-Encoding": "identity", **headers, **wanted})
             if answer.status in _REDIRECTS:
-                url, headers = urljoin(url, answer.headers.get("Location", "")), {}
+                url = redirected(url, answer.headers.get("Location", ""))
                 self._origin.settle(url)
-            elif answer.status in DENIED and not renewed:
+            elif not renewed and answer.status in (_RUN_OUT if self._origin.settled(url) else DENIED):
                 # A signed URL runs out in the middle of a large file: once, a new one is asked for.
                 renewed = True
                 self._origin.unsettle(url)
-                url, headers = self._origin.address(), self._origin.headers
+                url = self._origin.address()
             else:
                 self._require(answer, start, end, whole=whole)
                 return answer
@@ -138,12 +171,16 @@ class Line:
         raise TransferFailed(f"more than {MAX_REDIRECTS} redirects")
 
     def _asked(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        host = urlsplit(url)[:2]
-        if self._connection is None or self._host != host:
-            self.close()
-            self._connection = connect(url)
-            self._host = host
-        self._connection.request("GET", target(url), headers=headers)
+        with understood(url):
+            host = urlsplit(url)[:2]
+            if self._connection is None or self._host != host:
+                self.close()
+                self._connection = connect(url)
+                self._host = host
+            self._url = url
+            self._connection.request("GET", target(url), headers=headers)
+        # The answer takes the socket away from its connection when the server is to hang up after it.
+        self._socket = self._connection.sock
         self._response = self._connection.getresponse()
         return self._response
 

@@ -91,7 +91,7 @@ def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | Non
     try:
         told.advance(0)
         method = BEFORE
-        if not _landed_before(target, found.stat, terms.sha256):
+        if not _landed_before(target, found.stat, terms.sha256, told):
             partial.reserve(found.stat.st_size)
             method = _Transfer(source, found, partial, terms).run(told)
             partial.publish(found.stat.st_mtime_ns)
@@ -100,13 +100,14 @@ def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | Non
         partial.discard()
 
 
-def _landed_before(target: Path, wanted: os.stat_result, sha256: str | None) -> bool:
+def _landed_before(target: Path, wanted: os.stat_result, sha256: str | None, meter: Meter) -> bool:
     try:
         there = target.stat()
     except FileNotFoundError:
         return False
     same = (there.st_size, there.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns)
-    return same and (sha256 is None or known_digest.computed(target) == sha256)
+    # Hashing is no progress of the copy, but may be stopped like it.
+    return same and (sha256 is None or known_digest.computed(target, lambda _: meter.advance(0)) == sha256)
 
 
 class _Transfer:
@@ -138,6 +139,7 @@ class _Transfer:
         )
         try:
             method = pace.drive(watch, direct=self._found.direct)
+            self._require_whole()
             meter.reach(self._copy.size_bytes)
             self._require_unchanged()
             self._require_digest(meter)
@@ -150,6 +152,12 @@ class _Transfer:
         if time.monotonic() - self._copy.moved_at_s > self._terms.stall_s:
             moved = f"{self._copy.tally.moved_bytes:,} of {self._copy.size_bytes:,} bytes"
             raise Stalled(f"{self._source}: nothing moved for {self._terms.stall_s:g} s after {moved}")
+
+    def _require_whole(self) -> None:
+        moved_bytes, size_bytes = self._copy.tally.moved_bytes, self._copy.size_bytes
+        if moved_bytes != size_bytes:
+            # A reader that dies of what it is not made for, such as no memory, leaves a hole.
+            raise OSError(errno.EIO, f"{moved_bytes:,} of {size_bytes:,} bytes were copied", str(self._source))
 
     def _require_unchanged(self) -> None:
         before = self._found.stat

@@ -118,10 +118,10 @@ class BlockCopy:
             threading.Thread(target=self._work, args=(method, i), name=f"landing-{i}", daemon=True)
             for i in range(count)
         ]
-        for thread in threads:
-            thread.start()
         finished = False
         try:
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 while thread.is_alive() and self._failure is None:
                     thread.join(_PAUSE_S)
@@ -139,7 +139,9 @@ class BlockCopy:
         self._halted = True
         until_s = time.monotonic() + _GRACE_S
         for thread in threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
+            # One that the machine had no room for was never started.
+            if thread.ident is not None:
+                thread.join(max(0.0, until_s - time.monotonic()))
 
     def _take(self, reader: int) -> tuple[int, int] | None:
         with self._lock:

@@ -139,5 +139,7 @@ def _reserve(fd: int, size_bytes: int, path: Path) -> None:
     if size_bytes and fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size_bytes)):
         code = ctypes.get_errno()
         if code not in _NO_RESERVATION:
+            # What it could claim until then would keep the disk full.
+            path.unlink(missing_ok=True)
             raise OSError(code, os.strerror(code), str(path))
     os.ftruncate(fd, size_bytes)

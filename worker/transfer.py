@@ -104,34 +104,45 @@ class _Transfer:
         """Bring everything; return the digest of the whole."""
         count = min(connections, len(self._pieces))
         threads = [threading.Thread(target=self._work, name=f"fetch-{i}", daemon=True) for i in range(count)]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             self._watch(threads)
             if self._failure is not None:
                 raise self._failure
+            if not self._digest.complete:
+                raise TransferFailed("the connections ended before everything had come")
             return self._digest.result(lambda: self._meter.advance(0))
         finally:
             self._stop.set()
             for line in list(self._lines):
                 line.abort()
             for thread in threads:
-                thread.join()
+                # One that the machine had no room for was never started.
+                if thread.ident is not None:
+                    thread.join()
             self._digest.abandon()
 
     def _watch(self, threads: list[threading.Thread]) -> None:
-        since_s, since_bytes = time.monotonic(), self._meter.done_bytes
+        since_s, since_bytes = time.monotonic(), self._came_bytes
         for thread in threads:
             while thread.is_alive() and self._failure is None:
                 thread.join(_PAUSE_S)
                 self._meter.advance(0)
-                passed_s = time.monotonic() - since_s
-                if passed_s < self._terms.slow_s:
+                now_s = time.monotonic()
+                passed_s = now_s - since_s
+                # Time the server asked for says nothing about its speed.
+                waited = now_s < self._quiet_until_s
+                if passed_s < self._terms.slow_s and not waited:
                     continue
-                rate = (self._meter.done_bytes - since_bytes) / passed_s
-                if rate < self._terms.floor_bytes_per_s:
+                rate = (self._came_bytes - since_bytes) / passed_s
+                if rate < self._terms.floor_bytes_per_s and not waited:
                     raise TransferFailed(f"only {rate / 1e3:.1f} kB/s came for {passed_s:.0f} s")
-                since_s, since_bytes = time.monotonic(), self._meter.done_bytes
+                since_s, since_bytes = now_s, self._came_bytes
+
+    @property
+    def _came_bytes(self) -> int:
+        return sum(line.came_bytes for line in self._lines)
 
     def _work(self) -> None:
         line = Line(self._origin)
@@ -143,7 +154,9 @@ class _Transfer:
                     start, end = self._pieces.popleft()
                 except IndexError:
                     return
-                strikes = strikes + 1 if self._broke_off(line, start, end, strikes) else 0
+                before_bytes = line.came_bytes
+                broke_off = self._broke_off(line, start, end, strikes)
+                strikes = strikes + 1 if broke_off and line.came_bytes == before_bytes else 0
         except (TransferFailed, Halted, WorkerError, OSError) as exc:
             # Whoever is told how far it is may say that nobody needs it any more.
             self._fail(exc)
@@ -196,11 +209,11 @@ class _Transfer:
         if time.monotonic() - self._moved_s > patience_s:
             raise TransferFailed(f"nothing came for {patience_s:g} s; the last failure: {_said(failure)}")
         first_s, longest_s = _BACKOFF_S
-        if asked_s is None:
-            self._stop.wait(min(longest_s, first_s * 2.0**strikes))
-        else:
+        if asked_s is not None:
             # It means all of us.
-            self._quiet_until_s = time.monotonic() + asked_s
+            self._quiet_until_s = max(self._quiet_until_s, time.monotonic() + asked_s)
+        # Also when it asks for no wait at all.
+        self._stop.wait(min(longest_s, first_s * 2.0**strikes))
 
     def _fail(self, failure: Exception) -> None:
         self._failure = self._failure or failure

@@ -44,7 +44,9 @@ def write(fd: int, digest: TrailingDigest, start: int, end: int) -> None:
 def test_a_file_written_from_its_end_to_its_start_has_its_digest(fd: int) -> None:
     digest = TrailingDigest(fd, len(CONTENT))
     for start in reversed(range(0, len(CONTENT), 50_000)):
+        assert not digest.complete
         write(fd, digest, start, min(start + 50_000, len(CONTENT)))
+    assert digest.complete
     assert digest.result() == hashlib.sha256(CONTENT).hexdigest()
 
 

@@ -56,6 +56,13 @@ def test_a_file_that_is_gone_is_an_error(tmp_path: Path) -> None:
         glimpse.rate(tmp_path / "absent", 0)
 
 
+def test_a_file_that_ends_before_the_glimpse_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    with pytest.raises(OSError, match="it ends before byte 4,096"):
+        glimpse.rate(path, 4096)
+
+
 def test_storage_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)

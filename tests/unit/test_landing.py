@@ -125,6 +125,38 @@ def test_another_file_of_the_same_name_and_size_is_landed_anew(source: Path, tar
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_copy_with_a_hole_is_not_published(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    written: list[int] = []
+
+    def without_memory(fd: int, data: memoryview, offset: int) -> int:
+        written.append(offset)
+        if len(written) == 2:
+            raise MemoryError
+        return real(fd, data, offset)
+
+    monkeypatch.setattr("worker.readers.os.pwrite", without_memory)
+    with pytest.raises(OSError, match=r"[\d,]+ of 8,389,607 bytes were copied"):
+        land(source, target)
+    assert left(target) == []
+
+
+def test_hashing_what_landed_before_can_be_stopped(source: Path, target: Path) -> None:
+    land(source, target)
+    asked: list[int] = []
+
+    def stop() -> None:
+        asked.append(1)
+        # The first times are before it is looked for.
+        if len(asked) > 3:
+            raise Halted("SIGTERM")
+
+    with pytest.raises(Halted):
+        land(source, target, Terms(sha256=sha256(source)), meter=halting(stop))
+    assert left(target) == ["model.gguf"]
+
+
 def test_a_landed_file_that_rotted_is_landed_anew_when_its_digest_is_known(source: Path, target: Path) -> None:
     land(source, target)
     stat = target.stat()

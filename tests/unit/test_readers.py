@@ -178,6 +178,20 @@ def test_a_target_that_cannot_be_written_fails_the_copy(files: Files) -> None:
         os.close(read_only)
 
 
+def test_a_thread_that_cannot_start_stops_the_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "landing-2":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start"):
+        files.copy().run(DIRECT, nothing)
+    assert threads_left() == []
+
+
 def test_what_the_watch_raises_stops_the_copy_and_its_threads(files: Files) -> None:
     class Enough(Exception):
         pass

@@ -112,6 +112,7 @@ def test_a_full_disk_is_found_before_the_first_byte(tmp_path: Path, monkeypatch:
     # More than any filesystem can have.
     with pytest.raises(OSError, match="No space left on device"):
         opened(tmp_path, 1 << 62)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_filesystem_that_cannot_reserve_makes_a_file_with_holes(

@@ -131,6 +131,10 @@ def test_the_server_is_asked_again_when_it_wants_to_be(serve: Serve, target: Res
         (Fault(cut_at=0), "nothing came for 1 s; the last failure: ConnectionError"),
         (Fault(status=302, headers={"Location": "/m"}), "more than 5 redirects"),
         (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "'file:///etc/passwd' is no http address"),
+        (Fault(status=302, headers={"Location": "http://[::1/m"}), "'http://[::1/m' is no http address"),
+        (Fault(status=302, headers={"Location": "http://127.0.0.1:99999/m"}), "is no http address: Port out of range"),
+        (Fault(status=302, headers={"Location": f"http://{'a' * 64}.x/m"}), "is no http address"),
+        (Fault(status=206, headers={"Content-Range": f"bytes {'9' * 5000}-1/2"}), "the server answers HTTP 206"),
     ],
 )
 def test_what_does_not_pass_is_said_and_what_came_is_kept(
@@ -201,7 +205,8 @@ def test_a_redirect_is_followed_once_and_the_token_stays_at_home(serve: Serve, t
     assert storage.sent_bytes == SIZE
 
 
-def test_an_address_that_runs_out_is_renewed(serve: Serve, target: Resumable) -> None:
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+def test_an_address_that_runs_out_is_renewed(serve: Serve, target: Resumable, status: int) -> None:
     issued: list[str] = []
     used: dict[str, int] = {}
 
@@ -212,7 +217,7 @@ def test_an_address_that_runs_out_is_renewed(serve: Serve, target: Resumable) ->
     def app(request: Request) -> Answer:
         # Each ticket is good for five requests.
         used[request.path] = used.get(request.path, 0) + 1
-        return Answer(403) if used[request.path] > 5 else serving({"/m": CONTENT})(request)
+        return Answer(status) if used[request.path] > 5 else serving({"/m": CONTENT})(request)
 
     storage = serve(app)
     server = serve(lambda request: Answer(302, headers={"Location": f"{storage.url}{request.path}"}))
@@ -227,6 +232,67 @@ def test_a_server_that_falls_silent_is_asked_anew(
 ) -> None:
     monkeypatch.setattr(http_answer, "SILENCE_TIMEOUT_S", 0.3)
     brought(serve(faults=[Fault(stall_at=100), Fault(stall_at=0)]), target)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_threads_that_die_of_anything_else_end_the_transfer(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("worker.http_range.Line.fetch", without_memory)
+    with pytest.raises(TransferFailed, match="the connections ended before everything had come"):
+        brought(serve(), target)
+
+
+def test_a_server_that_wants_to_be_asked_at_once_is_not_flooded(serve: Serve, target: Resumable) -> None:
+    server = serve(faults=lambda _: Fault(status=429, headers={"Retry-After": "0"}))
+    with pytest.raises(TransferFailed, match="HTTP 429"):
+        brought(server, target, replace(QUICK, longest_wait_s=0.5))
+    # 4 connections that wait 0.25, 0.5 and 1 s in between.
+    assert 4 <= len(server.requests) <= 20
+
+
+def test_waiting_as_asked_is_not_being_slow(serve: Serve, target: Resumable) -> None:
+    faults = [Fault(status=429, headers={"Retry-After": "1"}) for _ in range(4)]
+    brought(serve(faults=faults), target, replace(QUICK, floor_bytes_per_s=1.0, slow_s=0.2))
+    assert not faults
+
+
+def test_what_has_come_counts_before_a_piece_is_there(serve: Serve, target: Resumable) -> None:
+    # Each connection takes longer for its piece than the time after which the speed is looked at.
+    terms = replace(QUICK, piece_bytes=-(-SIZE // 4), floor_bytes_per_s=200e3, slow_s=1.5)
+    brought(serve(rate_bytes_per_s=150e3), target, terms)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+def test_a_halt_does_not_wait_for_a_silent_server(serve: Serve, target: Resumable, headers: dict[str, str]) -> None:
+    asked_s: list[float] = []
+
+    def app(request: Request) -> Answer:
+        asked_s.append(time.monotonic())
+        answer = serving({"/m": CONTENT})(request)
+        return replace(answer, headers={**answer.headers, **headers})
+
+    def halt() -> None:
+        if asked_s and time.monotonic() - asked_s[0] > 0.3:
+            raise Halted("SIGTERM")
+
+    with pytest.raises(Halted):
+        fetch(origin(serve(app, faults=lambda _: Fault(stall_at=100))), target, Meter(SIZE, halt=halt), terms=QUICK)
+    # Silence alone is borne for longer.
+    assert time.monotonic() - asked_s[0] < http_answer.SILENCE_TIMEOUT_S / 2
+
+
+def test_connections_that_break_after_some_bytes_are_not_waited_for_ever_longer(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_BACKOFF_S", (0.01, 600.0))
+    server = serve(faults=lambda _: Fault(cut_at=PIECE))
+    # Doubled each time, the wait would be 10 s after the tenth.
+    brought(server, target, replace(QUICK, connections=1, piece_bytes=SIZE, patience_s=5.0))
+    assert len(server.requests) == 21
 
 
 def test_a_server_that_only_drips_is_given_up(serve: Serve, target: Resumable) -> None:
