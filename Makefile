@@ -7,13 +7,19 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ASK ?=
 MODEL ?=
-PORT ?= 8000
+PORT ?=
 SOURCES := handler.py worker tests bench
 SHELL_SCRIPTS := start.sh .ci/run $(wildcard patches/*.sh)
 # Complete, hashed and resolved ahead of time: nothing to resolve, nothing unexpected to install.
 INSTALL = $(PY) -m pip install --require-hashes --no-deps --disable-pip-version-check --progress-bar off
 # Nothing to show is no failure: everything may be there already.
 SHOW = | { grep --line-buffered -E '^(Downloading|Installing|Successfully|ERROR)' || true; } | cut -c1-100
+
+# A text of somebody's goes to the program as it is: neither make nor a shell expands what is in it.
+export ASKED = $(value ASK)
+export CHOSEN_MODEL = $(value MODEL)
+export CHOSEN_PORT = $(value PORT)
+unexport ASK MODEL PORT
 
 .PHONY: help run serve test check lock
 
@@ -23,10 +29,10 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t12
 
 run: $(VENV)/local.installed ## answer one question on this machine and show the cold start (ASK="…" MODEL=…)
-	@$(PY) -m worker local run --ask "$(ASK)" --model "$(MODEL)"
+	@$(PY) -m worker local run --ask="$$ASKED" --model="$$CHOSEN_MODEL"
 
 serve: $(VENV)/local.installed ## keep a local queue and a worker running (PORT=8000 MODEL=…)
-	@$(PY) -m worker local serve --port $(PORT) --model "$(MODEL)"
+	@$(PY) -m worker local serve --port="$$CHOSEN_PORT" --model="$$CHOSEN_MODEL"
 
 test: $(VENV)/dev.installed $(VENV)/go.installed ## run every test
 	@$(PY) -m pytest -n 4 --dist loadfile

@@ -11,7 +11,8 @@ import sys  # noqa: E402
 from contextlib import ExitStack, contextmanager  # noqa: E402
 from typing import TYPE_CHECKING, NamedTuple  # noqa: E402
 
-from worker import __version__, events  # noqa: E402
+from worker import __version__, events, packages  # noqa: E402
+from worker.environment import ignored  # noqa: E402
 from worker.errors import BootError  # noqa: E402
 from worker.folders import store, views  # noqa: E402
 from worker.kernels import Kernels  # noqa: E402
@@ -108,6 +109,8 @@ def serve(writer: events.EventWriter, server: Server, loops: list[Loop | Gateway
 
         # Only now: it would take turns with that import, which more depends on.
         config = branch("configuration", lambda: _configuration(environ, writer))
+        for text in ignored(environ):
+            writer.write(events.SettingIgnored(text=text))
         front = branch("front", lambda: opened.enter_context(_front(config.result(), writer, server)))
         opened.callback(front.exception)
         boot = Boot(Started(_outset(environ, config), server, view, kernels, writer), config)
@@ -153,4 +156,7 @@ def _configuration(environ: dict[str, str], writer: events.EventWriter) -> Confi
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as missing:
+        sys.exit(f"worker: {packages.missing(missing)}")

@@ -37,6 +37,10 @@ sdk_defaults() {
 }
 
 main() {
+  if [[ $# -gt 0 && $* != local ]]; then
+    echo "start.sh: unknown argument '$*': did you mean 'local'? Without an argument it takes Runpod's jobs" >&2
+    exit 2
+  fi
   export WORKER_START_NS WORKER_VOLUME=${WORKER_VOLUME:-/runpod-volume} HOME=${HOME:-/root} PYTHONUNBUFFERED=1
   cuda_cache
   store
@@ -46,9 +50,9 @@ main() {
   home=$(dirname "${BASH_SOURCE[0]}")
   if [[ ${1:-} == local || ${WORKER_MODE:-} == local ]]; then
     # Without Runpod: every API and this worker on one port, for docker run -p 8000:8000 IMAGE local.
-    PYTHONPATH=$home exec "${PYTHON:-python3}" -m worker.local.standalone
+    PYTHONPATH=$home exec "${PYTHON:-python3}" -m worker local standalone
   fi
-  exec "${PYTHON:-python3}" "$home/handler.py" "$@"
+  exec "${PYTHON:-python3}" "$home/handler.py"
 }
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then

@@ -29,7 +29,15 @@ READ_BYTES = 4 << 20
 def held(size_bytes: int, folder: Path) -> Iterator[None]:
     """Hold `size_bytes` of memory, which the commands run in the context take; `folder` is on disk and has the room."""
     command = [sys.executable, "-m", "bench.held_memory", str(size_bytes), str(folder)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C at the terminal does not reach it: it ends with this context.
+        start_new_session=True,
+    ) as holder:
         if holder.stdin is None or holder.stdout is None:
             raise RuntimeError("the holder has no pipes")
         try:

@@ -116,6 +116,8 @@ class MooseFs:
                 stdout=log,
                 stderr=log,
                 text=True,
+                # A Ctrl-C in the terminal is for this program alone: it ends the others in order.
+                start_new_session=True,
             )
         stack.callback(end, process)
 

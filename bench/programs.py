@@ -37,10 +37,18 @@ def compile_c(source: Path, target: Path, package: str | None = None) -> Path:
 
 
 def start_ready(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a program that prints "ready" as its first line; raise Unavailable when it ends instead."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    if process.stdout is None or process.stdout.readline().strip() != "ready":
-        end(process)
+    """Start a program that prints "ready" as its first line; raise Unavailable when it ends instead.
+
+    It is not reached by the Ctrl-C of the terminal: whoever started it ends it, in the right order.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    ready = False
+    try:
+        ready = process.stdout is not None and process.stdout.readline().strip() == "ready"
+    finally:
+        if not ready:
+            end(process)
+    if not ready:
         raise Unavailable(f"{Path(command[0]).name} does not start here")
     return process
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +24,8 @@ POLL_S = 0.5
 
 def main() -> None:
     """Serve jobs until SIGTERM."""
+    # Until the SDK has handlers of its own: the server must not outlive this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     config = load(os.environ)
     server = subprocess.Popen(
         server_command(os.environ),

@@ -92,7 +92,15 @@ def _result(case: str, rate: float, folder: Path, sha256: str, rounds: int) -> d
 @contextmanager
 def _served(file: Path, rate: float) -> Iterator[int]:
     command = [sys.executable, "-m", "bench.range_source", str(file), "--rate", str(rate)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C at the terminal does not reach it: it ends with this context.
+        start_new_session=True,
+    ) as server:
         if server.stdin is None or server.stdout is None:
             raise RuntimeError("the server has no pipes")
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from worker import packages
 
 ROOT = Path(__file__).resolve().parents[1]
 # As shells have it: 128 and the number of SIGINT.
@@ -47,8 +50,10 @@ def _add_local(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--ask", default="", help="the question")
     run.set_defaults(run=_local_run)
     serve = modes.add_parser("serve", help="keep a queue and a worker running")
-    serve.add_argument("--port", type=int, default=8000, help="port of the local queue; 0 takes a free one")
+    serve.add_argument("--port", default="", help="port of the local queue (default: 8000); 0 takes a free one")
     serve.set_defaults(run=_local_serve)
+    standalone = modes.add_parser("standalone", help="serve every API on one port, as the image does when told: local")
+    standalone.set_defaults(run=_local_standalone)
     for command in (run, serve):
         text = "what to serve: a name, a path to a GGUF or a folder of them, an s3:// URL (default: a small chat model)"
         command.add_argument("--model", default="", help=text)
@@ -148,6 +153,12 @@ def _local_serve(options: argparse.Namespace) -> int:
     return demo.serve(options.port, options.model)
 
 
+def _local_standalone(_: argparse.Namespace) -> int:
+    from worker.local import standalone  # noqa: PLC0415 - each command loads only its own
+
+    return standalone.main()
+
+
 def _bench_boot(options: argparse.Namespace) -> int:
     from bench import boot  # noqa: PLC0415 - development packages, not in the image
 
@@ -198,6 +209,16 @@ def _bench_cold_start(options: argparse.Namespace) -> int:
     )
 
 
+def _interrupted() -> int:
+    """End what is left of what was started: the keys may have been pressed while something was being started."""
+    from worker.local import descendants  # noqa: PLC0415 - each command loads only its own
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descendants.end(os.getpid())
+    sys.stderr.write("\nInterrupted; nothing is left running.\n")
+    return INTERRUPTED
+
+
 _HANDED_ON: dict[str, Callable[[list[str]], int]] = {
     "bake": _bake,
     "check": _check,
@@ -211,11 +232,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        # Whoever pressed the keys knows why; what was started has been ended on the way here.
-        sys.exit(INTERRUPTED)
+        sys.exit(_interrupted())
     except ModuleNotFoundError as exc:
-        if (exc.name or "").startswith(("worker", "bench")):
-            raise
-        sys.exit(
-            f"The Python package {exc.name!r} is missing: run `make run` once, then use .venv/bin/python -m worker"
-        )
+        sys.exit(packages.missing(exc))

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worker import backend, choice, config, gpu
+from worker import backend, choice, config, go_values, gpu
 from worker.device import Found
-from worker.environment import BACKEND_VARIABLE, Setting, Unset
+from worker.environment import BACKEND_VARIABLE, Setting, Unset, ignored
 from worker.errors import ConfigInvalid
 from worker.gpu_report import GpuReport, make_report, render_table
 from worker.launch import Launch, prepare
@@ -36,9 +36,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _image(options: argparse.Namespace) -> int:
     """Judge libraries against declared targets; no device and no driver is needed."""
-    wanted = options.variants.split()
-    backends = [b for b in _backends(options.libraries) if not wanted or b.name in wanted]
-    problems = [f"{name} is not in {options.libraries}" for name in wanted if name not in {b.name for b in backends}]
+    backends, problems = _backends(options.libraries, options)
     problems += choice.missing_targets(backends, options.targets.split())
     report = make_report(backends, Found((), None, "an image being built"))
     if options.json:
@@ -60,9 +58,9 @@ def _machine(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         cpu_allowed = loaded.allow_cpu
     except ConfigInvalid as exc:
         problems.append(exc.message)
-    libraries = options.libraries or (launch.libraries if launch else None)
-    requested = environ.get(BACKEND_VARIABLE, "").strip()
-    report = make_report(_backends(libraries), gpu.detect(environ), requested)
+    backends, missing = _backends(options.libraries or (launch.libraries if launch else None), options)
+    problems += missing
+    report = make_report(backends, gpu.detect(environ), environ.get(BACKEND_VARIABLE, "").strip())
     if report.choice.outcome == "unusable" and not cpu_allowed:
         problems.append(report.choice.reason)
     if options.json:
@@ -72,12 +70,22 @@ def _machine(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         _print(
             "\n" + _settings_table([*launch.settings, *_passed_on(launch, environ), *launch.unset] if launch else [])
         )
-        _print("\n" + ("\n".join(f"problem: {p}" for p in problems) or "no problem found"))
+        _print("\n" + "".join(f"note: {note}\n" for note in ignored(environ)), end="")
+        _print("\n".join(f"problem: {p}" for p in problems) or "no problem found")
     return 1 if problems else 0
 
 
-def _backends(libraries: Path | None) -> list[backend.Backend]:
-    return backend.find(libraries) if libraries is not None and libraries.is_dir() else []
+def _backends(libraries: Path | None, options: argparse.Namespace) -> tuple[list[backend.Backend], list[str]]:
+    """Return the backends in `libraries` that are asked for, and a sentence for each thing that is not there."""
+    if options.libraries and not options.libraries.is_dir():
+        return [], [f"{libraries} is no folder: --libraries is the server's, as /usr/lib/ollama"]
+    found = backend.find(libraries) if libraries is not None and libraries.is_dir() else []
+    wanted = options.variants.split()
+    there = f"in {libraries} there is {', '.join(b.name for b in found) or 'no backend'}"
+    if libraries is None:
+        there = "there are no libraries beside a server here: name them with --libraries"
+    missing = [f"{name} is not there: {there}" for name in wanted if name not in {b.name for b in found}]
+    return [b for b in found if not wanted or b.name in wanted], missing
 
 
 def _to_dict(
@@ -88,6 +96,7 @@ def _to_dict(
         "command": launch.argv if launch else None,
         "server": [vars(s) for s in [*launch.settings, *_passed_on(launch, environ)]] if launch else [],
         "unset": [unset._asdict() for unset in launch.unset] if launch else [],
+        "notes": ignored(environ),
         "problems": problems,
     }
 
@@ -96,10 +105,15 @@ def _passed_on(launch: Launch, environ: Mapping[str, str]) -> list[Setting]:
     """Return the server's and the runner's variables that are the user's alone: the worker has no opinion on them."""
     told = {setting.name for setting in launch.settings}
     return [
-        Setting(name, "(hidden)" if name.endswith(_SECRET) else value, "set by you", from_user=True)
+        Setting(name, "(hidden)" if name.endswith(_SECRET) else value, _standing(name, value), from_user=True)
         for name, value in sorted(environ.items())
         if name.startswith(_SERVERS) and name not in told and value.strip()
     ]
+
+
+def _standing(name: str, value: str) -> str:
+    wrong = go_values.fault(name, value)
+    return f"set by you, and ignored: {wrong}" if wrong else "set by you"
 
 
 def _settings_table(settings: Sequence[Setting | Unset]) -> str:
@@ -108,5 +122,5 @@ def _settings_table(settings: Sequence[Setting | Unset]) -> str:
     return "\n".join(f"{text.ljust(width)}  {s.reason}" for text, s in zip(shown, settings, strict=True))
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _print(text: str, *, end: str = "\n") -> None:
+    sys.stdout.write(text + end)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from worker import go_values
 from worker.errors import ConfigInvalid
+from worker.go_values import GO_TRUE
 
 DEFAULT_COMMAND = "ollama serve"
 DEFAULT_HOST = "127.0.0.1:11434"
-# The server's own words for a truth.
-GO_TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
 # The variable that names one CUDA backend to the server, and the file that makes a directory a CUDA backend.
 BACKEND_VARIABLE = "OLLAMA_LLM_LIBRARY"
 BACKEND_FILE = "libggml-cuda.so"
@@ -89,11 +89,24 @@ def is_on(environ: Mapping[str, str], name: str) -> bool:
 
 
 def settings(environ: Mapping[str, str]) -> list[Setting]:
-    """Return every variable we choose for the server, the user's own value winning where there is one."""
-    return [own(environ, name) or Setting(name, value, reason) for name, value, reason in _CHOSEN]
+    """Return every variable we choose for the server, the user's own value winning where there is one it can read."""
+    return [_chosen(own(environ, name), Setting(name, value, reason)) for name, value, reason in _CHOSEN]
+
+
+def ignored(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each value of the user's that the server cannot read, with what counts instead."""
+    return go_values.notes(environ, {name: value for name, value, _ in _CHOSEN})
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of the server: what the worker has, less its secrets, plus the settings."""
     inherited = {name: value for name, value in environ.items() if not name.startswith(_WITHHELD_PREFIXES)}
     return inherited | {setting.name: setting.value for setting in settings(environ)}
+
+
+def _chosen(mine: Setting | None, ours: Setting) -> Setting:
+    if mine is None:
+        return ours
+    wrong = go_values.fault(mine.name, mine.value)
+    # The server's own default would be another one than ours, and it would say nothing.
+    return replace(ours, reason=f"your {mine.value!r:.80} is {wrong}; {ours.reason}") if wrong else mine

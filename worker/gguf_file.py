@@ -82,6 +82,11 @@ class GgufFile:
         return any(tensor.name.startswith(_EMBEDDED_PROJECTOR) for tensor in self.tensors)
 
     @property
+    def is_projector(self) -> bool:
+        """Whether it is the projector of a model in a file of its own."""
+        return self.architecture == "clip" or self.metadata.get("general.type") == "mmproj"
+
+    @property
     def split_count(self) -> int:
         """How many files the model is split into, 0 or 1 when it is not."""
         return int(self.metadata.get("split.count", 0))

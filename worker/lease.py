@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import threading
@@ -63,11 +64,11 @@ class Lease:
         if lease._place():
             return lease
         found = _read(path)
-        if found is not None:
-            if _age_s(path, found) <= found.term_s(term_s):
-                return None
-            lease._clear_away(found)
-        return lease if lease._place() else None
+        if found is None:
+            return lease if lease._place() else None
+        if _age_s(path, found) <= found.term_s(term_s):
+            return None
+        return lease if lease._inherit(found) else None
 
     def check(self) -> None:
         """Raise LeaseLost unless this is the holder and its term has not run out; OSError when nothing tells."""
@@ -115,51 +116,71 @@ class Lease:
 
     def _place(self) -> bool:
         """Create the lease file, whole or not at all; return whether it is ours."""
-        body = json.dumps({"owner": self.owner, "term_s": self.term_s, "note": self.note}).encode()
+        with self._written() as own:
+            return self._linked(own, self.path)
+
+    def _inherit(self, stale: _Found) -> bool:
+        """Take the place of a stale lease unless another heir does; return whether it is ours."""
+        # There is one name for the claim to this lease, so of those who found it stale one goes on; whoever comes after
+        # that finds another lease in its place.
+        whose = hashlib.sha256(repr(stale.owner).encode()).hexdigest()[:32]
+        claim = self.path.with_name(f".{self.path.name}.{whose}.heir")
+        with self._written() as own:
+            if not self._linked(own, claim):
+                self._forget_dead(claim)
+                return False
+            try:
+                if _read(self.path) != stale:
+                    return False
+                own.replace(self.path)
+            finally:
+                claim.unlink(missing_ok=True)
+        return True
+
+    def _forget_dead(self, claim: Path) -> None:
+        """Remove the claim of an heir that died of it, for the next one to come."""
+        found = _read(claim)
+        if found is not None and _age_s(claim, found) > self.term_s:
+            claim.unlink(missing_ok=True)
+
+    @contextmanager
+    def _written(self) -> Iterator[Path]:
+        """Give the lease's content under a name that nobody else has."""
         own = self.path.with_name(f".{self.path.name}.{self.owner}")
         try:
-            own.write_bytes(body)
-            return self._link(own, body)
+            own.write_bytes(self._body())
+            yield own
         finally:
             own.unlink(missing_ok=True)
 
-    def _link(self, own: Path, body: bytes) -> bool:
+    def _body(self) -> bytes:
+        return json.dumps({"owner": self.owner, "term_s": self.term_s, "note": self.note}).encode()
+
+    def _linked(self, own: Path, path: Path) -> bool:
+        """Give what is at `own` the name `path` as well; return whether that is ours now."""
         try:
-            os.link(own, self.path)
+            os.link(own, path)
         except FileExistsError:
             # The reply to a link may be lost on the network although it was made, and the link tried again.
-            found = _read(self.path)
+            found = _read(path)
             return found is not None and found.owner == self.owner
         except OSError:
-            return self._place_exclusively(body)
+            return self._created(path)
         return True
 
-    def _place_exclusively(self, body: bytes) -> bool:
+    def _created(self, path: Path) -> bool:
         """Do without hard links, as some filesystems must; an empty lease is one being written."""
         try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             return False
         try:
             with os.fdopen(fd, "wb") as file:
-                file.write(body)
+                file.write(self._body())
         except OSError:
-            self.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
         return True
-
-    def _clear_away(self, stale: _Found) -> None:
-        """Move the stale lease away; put it back if it was another one by the time it moved."""
-        away = self.path.with_name(f".{self.path.name}.{self.owner}.stale")
-        try:
-            self.path.rename(away)
-        except FileNotFoundError:
-            return
-        moved = _read(away)
-        if moved is not None and moved.owner != stale.owner:
-            with contextlib.suppress(OSError):
-                os.link(away, self.path)
-        away.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> _Found | None:

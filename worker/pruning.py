@@ -46,7 +46,13 @@ class Plan:
 
 
 def plan(candidates: Sequence[Candidate], budget_bytes: int) -> Plan:
-    """Choose what goes so that the rest takes no more than `budget_bytes`: least recently used first; pure."""
+    """Choose what goes so that the rest takes no more than `budget_bytes`: least recently used first; pure.
+
+    Raises:
+        ValueError: `budget_bytes` is negative, which no rest could ever keep to.
+    """
+    if budget_bytes < 0:
+        raise ValueError(f"{budget_bytes:,} bytes cannot be kept: say 0 or more")
     staying = sorted(candidates, key=lambda candidate: candidate.last_used_s)
     gone: list[Candidate] = []
     for candidate in list(staying):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -54,8 +55,11 @@ class Wanted:
     @property
     def hint(self) -> str:
         """What to do when no source has it."""
+        if "://" in self.place:
+            keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            return f"Check the URL, AWS_ENDPOINT_URL_S3 for other storage than Amazon's, and {keys} if it is private"
         if self.place:
-            return "Check the path or URL, and that the worker may read it"
+            return "Check the path, and that the worker may read it"
         if self.repo:
             return "Check HF_MODEL, HF_QUANTIZATION and HF_MODEL_FILE, HF_TOKEN for a gated repository, and the network"
         if self.name.namespace != "library":
@@ -114,7 +118,7 @@ def from_text(text: str) -> Wanted:
     if text.startswith(_PLACES):
         return _place(text)
     if not _HUB_PREFIX.match(text):
-        return Wanted(text, ModelName.parse(text))
+        return Wanted(text, _registry_name(text))
     wanted = from_repository(text)
     if wanted.file:
         return wanted
@@ -149,6 +153,19 @@ def from_repository(text: str) -> Wanted:
     name = _hub_name(owner_repo)
     wanted = Wanted(text, name, settled=False, repo=owner_repo, revision=revision)
     return _completed(wanted, quantization, file)
+
+
+def _registry_name(text: str) -> ModelName:
+    """Return the name a registry has a model by; with http:// before it, one without TLS. Raise NameInvalid."""
+    scheme, mark, _ = text.partition("://")
+    if not mark:
+        return ModelName.parse(text)
+    with contextlib.suppress(NameInvalid):
+        name = ModelName.parse(text)
+        if scheme in {"http", "https"} and not name.model.lower().endswith(".gguf"):
+            return name
+    understood = "of URLs only s3:// and Hugging Face's are understood"
+    raise NameInvalid(f"{text!r:.120} names no model: {understood}; download the file and give its path")
 
 
 def _completed(wanted: Wanted, quantization: str, file: str) -> Wanted:

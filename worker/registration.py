@@ -13,6 +13,7 @@ from worker.manifest import CONFIG_TYPE, FILE, LAYER_PREFIX, ORIGIN, PROJECTOR_L
 from worker.names import ModelName
 from worker.progress import Meter
 from worker.store import Store
+from worker.template import require_balanced
 
 MODEL_TYPE = f"{LAYER_PREFIX}model"
 PROJECTOR_TYPE = f"{LAYER_PREFIX}projector"
@@ -57,13 +58,17 @@ class Registration:
         `metered` makes a meter for each pass over so many bytes; most registrations need none.
 
         Raises:
-            gguf_file.GgufInvalid: a file is no GGUF, one part of several, or cut off.
+            gguf_file.GgufInvalid: a file is no GGUF, one part of several, or cut off; the projector is none.
+            TemplateInvalid: the template is plainly broken.
             NoRoom, Damaged, Halted, OSError: as Store.adopt raises them.
         """
+        require_balanced(self.template)
         head = _whole(self.model)
+        # Both files before either is linked or copied.
+        if self.projector is not None and not self.skip_projector:
+            _require_projector(self.projector)
         layers = [_adopted(store, self.model, self.sha256, MODEL_TYPE, metered)]
         if self.projector is not None and not self.skip_projector:
-            _whole(self.projector)
             layers.append(_adopted(store, self.projector, self.projector_sha256, PROJECTOR_TYPE, metered))
         if self.template:
             layers.append(store.put(self.template.encode(), f"{LAYER_PREFIX}template"))
@@ -126,6 +131,13 @@ def _whole(path: Path) -> GgufFile:
     if head.split_count > 1:
         raise gguf_file.GgufInvalid(f"{path.name} is one of {head.split_count} parts: give them all")
     return head
+
+
+def _require_projector(path: Path) -> None:
+    head = _whole(path)
+    if not head.is_projector:
+        what = f"its architecture is {head.architecture}, a projector's is clip"
+        raise gguf_file.GgufInvalid(f"{path.name} is no projector: {what}; give the model's mmproj file")
 
 
 def _adopted(store: Store, path: Path, sha256: str, media_type: str, metered: Callable[[int], Meter]) -> Layer:

@@ -12,6 +12,7 @@ NAMES_SHOWN = 5
 _ASKED = re.compile(r"""model ['"]([^'"]*)['"]""")
 # The server's words for something it cannot do, which it calls an error of its own: what to tell the sender.
 _TEXT_ONLY = "The model has no vision, or its projector is left out (OLLAMA_SKIP_MMPROJ): send text only"
+_NO_EMBEDDINGS = "Ask for an embedding model, such as nomic-embed-text, or serve one"
 _SENDERS_FAULT = {
     "image input is not supported": _TEXT_ONLY,
     "does not support multimodal": _TEXT_ONLY,
@@ -22,6 +23,9 @@ _SENDERS_FAULT = {
 def rejection(status: int, body: bytes) -> JobError:
     """Return the error that an answer of the server with this HTTP status and body is for whoever asked."""
     message = _words(body.decode("utf-8", errors="replace").strip()) or f"the server answered HTTP {status}"
+    if "does not support embeddings" in message:
+        # Its own words name a flag of llama-server, which nobody here starts.
+        return ServerRejected(400, "the model does not support embeddings", _NO_EMBEDDINGS)
     for words, hint in _SENDERS_FAULT.items():
         if words in message:
             return ServerRejected(400, message, hint)

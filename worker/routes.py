@@ -66,6 +66,9 @@ ROUTES: tuple[Route, ...] = (
 )
 _BY_PATH = {route.path: route for route in ROUTES}
 _MODEL_PREFIX = "/v1/models/"
+# What else the server has, closed to everybody: its files, its account, its maker's cloud.
+_CLOSED = {"/api/me", "/api/signout", "/api/status"}
+_CLOSED_BELOW = ("/api/blobs/", "/api/experimental/")
 
 
 def find(path: str, *, allow_admin: bool) -> Route:
@@ -81,10 +84,16 @@ def find(path: str, *, allow_admin: bool) -> Route:
         open_paths = sorted(r.path for r in ROUTES if allow_admin or not r.admin)
         near = difflib.get_close_matches(path, open_paths, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        raise RouteForbidden(f"route {path!r:.120} is not open to jobs{meant}", f"Open routes: {', '.join(open_paths)}")
+        told = "is not open to jobs" if exists(path) else f"does not exist{meant}"
+        raise RouteForbidden(f"route {path!r:.120} {told}", f"Open routes: {', '.join(open_paths)}")
     if route.admin and not allow_admin:
         raise RouteForbidden(f"route {path!r} changes the model store", "Set WORKER_ALLOW_MODEL_ADMIN=1 to allow it")
     return route
+
+
+def exists(path: str) -> bool:
+    """Return whether the server has a route for `path`, open or not."""
+    return path in _BY_PATH or path in _CLOSED or path.startswith(_CLOSED_BELOW)
 
 
 def _plain(model: str) -> bool:

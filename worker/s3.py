@@ -13,6 +13,8 @@ from urllib.parse import quote, urlsplit
 from worker.http_answer import TransferFailed, ask
 
 EXPIRES_S = 3600
+# The first outranks the second.
+ENDPOINT_VARIABLES = "AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -70,9 +72,15 @@ class Bucket:
         return ask(self.address(key), limit_bytes=limit_bytes)[1]
 
     def _place(self, key: str) -> tuple[str, str, str]:
-        """Return scheme, host and path; a bucket with dots does not fit under Amazon's certificates as a host."""
+        """Return scheme, host and path; a bucket with dots does not fit under Amazon's certificates as a host.
+
+        Raises:
+            TransferFailed: the endpoint is no http address.
+        """
         if self.endpoint:
             parts = urlsplit(self.endpoint if "://" in self.endpoint else f"https://{self.endpoint}")
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise TransferFailed(f"{self.endpoint!r:.120} is no http address: {ENDPOINT_VARIABLES} must be one")
             return parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/{self.name}/{quote(key, safe='/~')}"
         host = f"s3.{self.region}.amazonaws.com"
         if "." in self.name:

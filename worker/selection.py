@@ -94,8 +94,8 @@ def select(repo: str, files: Sequence[RepoFile], *, quantization: str = "", file
     """
     found = variants(files)
     if not found:
-        listed = ", ".join(sorted(f.path for f in files)[:_LISTED]) or "nothing"
-        raise NoMatch(f"{repo} has no GGUF model; it has: {listed}")
+        listed = ", ".join(sorted(f.path for f in files)[:_LISTED])
+        raise NoMatch(f"{repo} has no GGUF {f'model; it has: {listed}' if listed else 'file'}")
     if file:
         chosen, notes = _by_file(repo, found, file)
     elif quantization:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
-from worker import events
+from worker import events, remedy
 from worker.errors import ServerExited, ServerTimeout
 
 TAIL_LINES = 40
@@ -34,6 +34,7 @@ class Server:
         self._events = writer
         self._on_exit = on_exit or (lambda: None)
         self._process: subprocess.Popen[bytes] | None = None
+        self._environ: Mapping[str, str] = {}
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stopping = False
         self._changing = threading.Lock()
@@ -49,11 +50,11 @@ class Server:
             ServerExited: the program cannot be started, or `stop` was called before.
         """
         if shutil.which(argv[0], path=environ.get("PATH")) is None:
-            hint = "Check WORKER_SERVER_COMMAND: the program must be in the image and executable"
-            raise ServerExited(127, [f"{argv[0]}: not found or not executable"], hint)
+            raise ServerExited(127, [f"{argv[0]}: not found or not executable"], remedy.absent(environ))
         with self._changing:
             if self._stopping:
                 raise ServerExited(0, ["stopped before it was started"])
+            self._environ = environ
             process = self._process = _start(argv, environ)
         self._events.write(events.ServerSpawned(pid=process.pid, argv=list(argv)))
         reader = threading.Thread(target=self._read_log, args=(process.stdout,), name="server-log", daemon=True)
@@ -78,7 +79,8 @@ class Server:
     def check(self) -> None:
         """Raise ServerExited if the process has ended."""
         if self._return_code is not None:
-            raise ServerExited(self._return_code, list(self._tail), self.tail_hint())
+            tail = list(self._tail)
+            raise ServerExited(self._return_code, tail, remedy.after_end(self._return_code, tail, self._environ))
 
     @contextlib.contextmanager
     def blamed(self, *failures: type[Exception]) -> Iterator[None]:

@@ -116,6 +116,15 @@ def test_a_raw_prompt_takes_nothing_else(api: ApiServer) -> None:
     assert error(api.post("/api/generate", ask("/api/generate", raw=True, system="x"))) == expected
 
 
+def test_a_template_is_taken_or_refused_but_never_left_out_unsaid(api: ApiServer) -> None:
+    if api.kind == "fake":
+        pytest.skip("the fake has no templates")
+    answer = api.post("/api/generate", ask("/api/generate", template="{{ .Nope"))
+    assert answer.status_code == 400
+    if api.kind == "engine":
+        assert "the local engine takes no template" in answer.json()["error"]
+
+
 def test_an_answer_that_ends_by_itself_has_the_reason_stop(api: ApiServer, path: str) -> None:
     options = {"temperature": 0, "num_predict": 200}
     whole = api.post(path, ask(path, stream=False, options=options)).json()

@@ -145,33 +145,52 @@ def test_a_token_is_not_shown() -> None:
         ("nobody/nothing", [], "there is no repository nobody/nothing, or it is private and HF_TOKEN may not read it"),
         (f"https://huggingface.co/{REPO}/tree/dev", [], f"{REPO} has no revision dev"),
         (f"{REPO}:Q5_K_M", [], f"{REPO} has no Q5_K_M; it has: Q2_K (0.0 MB), Q4_K_M (0.0 MB), Q8_0 (0.0 MB)"),
-        (REPO, [Fault(status=503)] * 9, "the Hub answers HTTP 503"),
-        (REPO, [Fault(status=500)] * 9, "the Hub answers HTTP 500"),
-        (REPO, [Fault(status=429)] * 9, "the Hub answers HTTP 429"),
-        (REPO, [Fault(reset_at=0)] * 9, "the Hub cannot be reached"),
+        (REPO, [Fault(status=503)] * 9, "HF_ENDPOINT=http://127.0.0.1:PORT answers HTTP 503"),
+        (REPO, [Fault(status=500)] * 9, "HF_ENDPOINT=http://127.0.0.1:PORT answers HTTP 500"),
+        (REPO, [Fault(status=429)] * 9, "HF_ENDPOINT=http://127.0.0.1:PORT answers HTTP 429"),
+        (REPO, [Fault(reset_at=0)] * 9, "HF_ENDPOINT=http://127.0.0.1:PORT cannot be reached ("),
     ],
 )
 def test_why_there_is_no_offer_is_said(serve: Serve, text: str, faults: list[Fault], words: str) -> None:
-    assert missed(asked(serve(faults=faults)), from_repository(text)).startswith(words)
+    server = serve(faults=faults)
+    told = words.replace("http://127.0.0.1:PORT", server.url)
+    assert missed(asked(server), from_repository(text)).startswith(told)
 
 
 @pytest.mark.usefixtures("few_retries")
 def test_an_outage_is_said(serve: Serve) -> None:
     server = serve()
     gone = replace(asked(server), endpoint="http://127.0.0.1:9")
-    assert missed(gone, from_repository(REPO)).startswith("the Hub cannot be reached (ConnectError: ")
+    told = missed(gone, from_repository(REPO))
+    assert told.startswith("HF_ENDPOINT=http://127.0.0.1:9 cannot be reached (ConnectError: ")
+    assert told.endswith("): set it to a hub's address, as https://huggingface.co")
+
+
+@pytest.mark.usefixtures("few_retries")
+def test_an_endpoint_that_is_no_address_is_told_with_its_variable(serve: Serve) -> None:
+    told = missed(replace(asked(serve()), endpoint="foo"), from_repository(REPO))
+    assert told.startswith("HF_ENDPOINT=foo cannot be reached (")
+    assert told.endswith("): set it to a hub's address, as https://huggingface.co")
+
+
+def test_the_usual_hub_is_named_without_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_tree", unreachable)
+    assert missed(Hub(), from_repository(REPO)) == "the Hub cannot be reached (OSError: no route)"
 
 
 def test_a_hub_that_does_not_answer_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "LISTING_LIMIT_S", 0.5)
     server = serve(faults=[Fault(stall_at=10)] * 9)
-    assert missed(asked(server), from_repository(REPO)) == f"{server.url}: no answer within 0.5 s"
+    assert missed(asked(server), from_repository(REPO)) == f"HF_ENDPOINT={server.url}: no answer within 0.5 s"
 
 
 def test_offline_mode_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     server = serve()
-    assert missed(asked(server), from_repository(REPO)) == "HF_HUB_OFFLINE is set"
+    assert missed(asked(server), from_repository(REPO)) == "HF_HUB_OFFLINE is set: unset it"
     assert server.requests == []
 
 

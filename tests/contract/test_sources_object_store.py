@@ -153,7 +153,7 @@ def test_an_address_that_ran_out_is_signed_anew(serve: Serve, store: Store) -> N
     ("text", "words"),
     [
         ("s3://models/alone/nothing.gguf", "there is no such file (HTTP 404)"),
-        ("s3://models/nowhere", "s3://models/nowhere has no GGUF model; it has: nothing"),
+        ("s3://models/nowhere", "s3://models/nowhere has no GGUF file"),
         ("s3://other/m.gguf", "there is no such file (HTTP 404)"),
         (f"s3://models/mirror/{REPO}/big/T-Q8_0-00001-of-00003.gguf", "has no single file"),
         ("llama3.2:3b", "s3://models/mirror/ has neither llama3.2:3b nor a repository"),
@@ -173,8 +173,24 @@ def test_wrong_keys_are_said(serve: Serve) -> None:
 
 def test_an_outage_is_said(serve: Serve) -> None:
     assert missed(source(serve(faults=[Fault(status=503)])), from_text("smol")) == "HTTP 503"
-    assert "Connection refused" in missed(source(serve(), endpoint="http://127.0.0.1:9"), from_text("smol"))
+    variables = "AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL must be"
+    assert missed(source(serve(), endpoint="http://127.0.0.1:9"), from_text("smol")) == (
+        f"http://127.0.0.1:9 cannot be reached (Connection refused): {variables} the storage's address"
+    )
+    assert missed(source(serve(), endpoint="ftp://host"), from_text("smol")) == (
+        f"'ftp://host' is no http address: {variables} one"
+    )
     assert missed(source(serve(faults=[Fault(reset_at=0)] * 3)), from_text("smol"))
+
+
+def test_amazon_is_named_where_no_endpoint_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr("worker.s3.ask", unreachable)
+    assert missed(ObjectStore(Bucket("models")), from_text("smol")) == (
+        "Amazon's S3 cannot be reached (ConnectionResetError): for other storage set AWS_ENDPOINT_URL_S3"
+    )
 
 
 def test_no_bucket_is_said() -> None:
@@ -223,7 +239,7 @@ def test_what_does_not_pass_leaves_no_model(
     wanted = from_text(f"s3://models/{key}")
     with pytest.raises(WeightsUnavailable, match=words) as caught:
         chain.place(wanted, [source(server)], store)
-    assert "path or URL" in caught.value.hint
+    assert "Check the URL" in caught.value.hint
     assert not blobs(store)
     assert list(every(store.root)) == []
 

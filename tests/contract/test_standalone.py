@@ -19,6 +19,7 @@ import requests
 
 from tests.conftest import FAKE, MODEL, Marked
 from worker.local.process import ROOT, free_port, wait_for
+from worker.local.standalone import PORT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -174,11 +175,30 @@ def test_each_token_is_passed_on_as_it_comes(standalone: Standalone, path: str) 
 
 def test_only_health_is_for_everybody_and_only_known_routes_are_open(standalone: Standalone) -> None:
     for path in ("/api/tags", "/v1/models", "/metrics", "/v2/local/health"):
-        assert standalone.get(path, Authorization="Bearer another").status_code == 401
-        assert standalone.get(path).status_code == 200
+        for header, value in {"Authorization": f"Bearer {KEY}", "X-Api-Key": KEY}.items():
+            assert standalone.get(path, **{header: "Bearer another"}).status_code == 401
+            assert standalone.get(path, **{header: value}).status_code == 200
     assert standalone.get("/ping", Authorization="").status_code == 200
-    assert standalone.get("/fake/stats").status_code == 403
-    assert standalone.get("/v2/local/status/absent").status_code == 404
+    assert standalone.get("/api/blobs/sha256:0").status_code == 403
+    for path in ("/fake/stats", "/nosuch", "/v2/local/status/absent", "/v2/local/absent"):
+        assert standalone.get(path).status_code == 404
+
+
+def test_the_readme_tells_the_ports_of_this_mode() -> None:
+    rows = [
+        line.split(" | ") for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `")
+    ]
+    told = {row[0].strip("| `"): row[-1] for row in rows}
+    assert f"and `local`: where the API is served. Unset with `local`: {PORT}." in told["PORT"]
+    assert "on `PORT`, but with `queue` nowhere" in told["PORT_METRICS"]
+
+
+def test_an_endpoint_of_somebody_elses_documentation_is_told_the_id_here(standalone: Standalone) -> None:
+    answer = requests.post(f"{standalone.url}/v2/ENDPOINT_ID/runsync", json={}, headers=AUTHORIZED, timeout=LIMIT_S)
+    assert (answer.status_code, answer.json()["error"]) == (
+        404,
+        "there is no endpoint 'ENDPOINT_ID' here, its id is 'local': /v2/local/runsync",
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -8,12 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import requests
 
 from tests.conftest import FAKE, MODEL, Marked
+from worker.local import demo
 from worker.local.process import ROOT, free_port, wait_for
 
 LIMIT_S = 90.0
@@ -69,7 +73,7 @@ def test_interrupted_in_its_boot_a_command_ends_with_everything_it_started_and_w
         process.send_signal(signal.SIGINT)
         error = process.stderr.read()
         assert process.wait(LIMIT_S) == 130
-    assert "Traceback" not in error
+    assert error == "\nInterrupted; nothing is left running.\n"
 
 
 @pytest.mark.parametrize("model", ["/no/such/model.gguf", "./no-such.gguf", "~/no-such"])
@@ -89,6 +93,71 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, marked: Marked) -> None:
     assert f"Port {port} cannot be listened on" in done.stderr
     assert "make serve PORT=" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("port", ["abc", "99999", "-1", "80.5"])
+def test_a_port_that_is_none_is_told_before_anything_starts(tmp_path: Path, marked: Marked, port: str) -> None:
+    done = local(tmp_path, marked, "serve", f"--port={port}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"PORT is {port!r}: it must be a number from 0 (any free port) to 65535, as in make serve PORT=8001\n"
+    )
+
+
+@pytest.mark.parametrize(("text", "port"), [("", 8000), ("  ", 8000), ("0", 0), (" 8001 ", 8001), ("65535", 65535)])
+def test_a_port_may_be_left_to_the_command(text: str, port: int) -> None:
+    assert demo._port(text) == port
+
+
+LONG_JOB = {"prompt": "Tell me a long story.", "options": {"num_predict": 3000, "num_ctx": 4096, "temperature": 0}}
+SHORT_JOB = {"prompt": "Tell me a long story.", "options": {"num_predict": 150, "temperature": 0}}
+
+
+def outcome(endpoint: str, job: dict[str, Any]) -> str:
+    """Run a job and return its status, or nothing when the queue went away before it had one."""
+    try:
+        return str(requests.post(f"{endpoint}/runsync", json={"input": job}, timeout=LIMIT_S).json()["status"])
+    except requests.ConnectionError:
+        return ""
+
+
+@pytest.mark.parametrize(("presses", "job", "ended"), [(1, SHORT_JOB, "COMPLETED"), (2, LONG_JOB, "")])
+def test_one_ctrl_c_lets_a_job_finish_and_says_so_and_a_second_one_ends_it(
+    tmp_path: Path, marked: Marked, presses: int, job: dict[str, Any], ended: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "worker", "local", "serve", "--port", "0"],
+        env=environment(tmp_path, marked, PYTHONUNBUFFERED="1"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        endpoint = next(line.split()[-1] for line in lines if "RunPod API" in line).removesuffix("/runsync")
+        assert any("Ctrl-C ends it" in line for line in lines)
+        below = psutil.Process(process.pid).children(recursive=True)
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(outcome, endpoint, job)
+            running = {"inProgress": 1}
+            assert wait_for(lambda: running.items() <= health(endpoint)["jobs"].items(), LIMIT_S)
+            os.killpg(process.pid, signal.SIGINT)
+            assert any("Waiting for the job that runs; Ctrl-C again ends it at once." in line for line in lines)
+            if presses > 1:
+                os.killpg(process.pid, signal.SIGINT)
+            rest = "".join(lines)
+            assert process.wait(LIMIT_S) == (0 if presses == 1 else 130), rest
+            assert answer.result(LIMIT_S) == ended
+    assert "Traceback" not in rest
+    assert len(below) > 1
+    assert wait_for(lambda: not any(process.is_running() for process in below))
+
+
+def health(endpoint: str) -> dict[str, Any]:
+    told: dict[str, Any] = requests.get(f"{endpoint}/health", timeout=LIMIT_S).json()
+    return told
 
 
 @pytest.fixture

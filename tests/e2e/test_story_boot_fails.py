@@ -31,6 +31,27 @@ FAILURES = {
     "no-gpu": (11, {"WORKER_ALLOW_CPU": "0", "FAKE_VRAM_SHARE": "0.25"}, ["only 25%", "WORKER_ALLOW_CPU=1"]),
     "no-model": (12, {"model": "absent:1b"}, ["absent:1b", "OLLAMA_MODEL"]),
     "unloadable": (12, {"FAKE_LOAD_ERROR": "unknown architecture"}, ["unknown architecture"]),
+    "no-ollama": (
+        13,
+        {"WORKER_SERVER_COMMAND": "/bin/true serve"},
+        ["exited with code 0", "It logged nothing, as no Ollama does", "OLLAMA_BIN"],
+    ),
+    "no-gguf": (12, {"model": str(ROOT / "README.md")}, ["': local: README.md is no GGUF file. Check the path"]),
+    "no-url": (10, {"model": "http://127.0.0.1:1/x.gguf"}, ["of URLs only s3:// and Hugging Face's are understood"]),
+    "no-hub": (
+        12,
+        {"HF_MODEL": "a/b", "HF_ENDPOINT": "foo"},
+        ["HF_ENDPOINT=foo cannot be reached", "set it to a hub's"],
+    ),
+    "no-storage": (
+        12,
+        {"model": "s3://b/x.gguf", "AWS_ENDPOINT_URL_S3": "127.0.0.1:9"},
+        [
+            "127.0.0.1:9 cannot be reached (Connection refused)",
+            "AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL must be",
+            "Check the URL, AWS_",
+        ],
+    ),
     "no-server": (13, {"WORKER_SERVER_COMMAND": "no-such-server"}, ["no-such-server: not found"]),
     "server-exits": (13, {"FAKE_NO_SUCH_KNOB": "1"}, ["exited with code 2", "has no knob 'no_such_knob'"]),
     "server-silent": (
@@ -55,6 +76,18 @@ def test_a_boot_failure_is_one_line_and_an_exit_code(start_worker: StartWorker, 
     stopped = worker.wait_event("worker.stopped", LIMIT_S)
     assert (stopped["exit_code"], stopped["seq"]) == (exit_code, worker.records[-1]["seq"])
     assert not [line for line in worker.lines if "Traceback" in line]
+
+
+def test_a_value_the_server_cannot_read_is_told_and_the_workers_own_is_used(start_worker: StartWorker) -> None:
+    worker = start_worker(real=True, OLLAMA_CONTEXT_LENGTH="abc", OLLAMA_KEEP_ALIVE="5m", OLLAMA_LOAD_TIMEOUT="xx")
+    # Without the worker's value the server would have taken one of its own and unloaded after minutes.
+    assert worker.wait_event("load.finished", LIMIT_S)["context_length"] == 4096
+    worker.wait_event("boot.ready", LIMIT_S)
+    told = [record["text"] for record in worker.records if record["event"] == "setting.ignored"]
+    assert told == [
+        "OLLAMA_CONTEXT_LENGTH='abc' is ignored, because it is no whole number, as 8192: the worker sets 4096",
+        "OLLAMA_LOAD_TIMEOUT='xx' is ignored, because it is no duration, as 30m or -1: the worker sets 30m",
+    ]
 
 
 def test_no_job_is_taken_by_a_worker_that_cannot_serve(start_worker: StartWorker, queue: LocalQueue) -> None:

@@ -174,7 +174,7 @@ def test_a_model_nobody_has_ends_the_worker_with_every_reason(start_worker: Star
     assert worker.wait(LIMIT_S) != 0
     message = worker.wait_event("boot.failed")["message"]
     assert "no source has 'no/such-repo': model_store: " in message
-    assert "hub: the Hub cannot be reached" in message
+    assert "hub: HF_ENDPOINT=http://127.0.0.1:9 cannot be reached" in message
     assert "Check HF_MODEL" in message
     assert not list((tmp_path / "models").rglob("*sha256*"))
 

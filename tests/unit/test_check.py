@@ -18,7 +18,7 @@ from worker.local.process import ROOT
 def check(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "worker", "check", *arguments],
-        env={"PATH": os.environ["PATH"], **environ},
+        env={"PATH": os.environ["PATH"]} | environ,
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,7 +51,7 @@ def test_an_image_that_would_compile_at_the_first_boot_fails_and_names_the_targe
 def test_an_image_without_the_backend_it_was_built_for_fails(libraries: Path) -> None:
     done = check("--libraries", str(libraries), "--targets", "9.0", "--variants", "cuda_v12 cuda_v11", "--json")
     assert done.returncode == 1
-    assert any(p.startswith("cuda_v11 is not in") for p in json.loads(done.stdout)["problems"])
+    assert any(p.startswith("cuda_v11 is not there: in ") for p in json.loads(done.stdout)["problems"])
 
 
 def test_a_damaged_library_fails_the_image_with_its_name(libraries: Path) -> None:
@@ -85,6 +85,43 @@ def test_what_is_the_users_alone_is_shown_too_but_no_secret() -> None:
     shown = {line.split()[0] for line in done.stdout.splitlines() if line.endswith("set by you")}
     assert shown == {f"{name}={value}" for name, value in mine.items()} | {"OLLAMA_API_KEY=(hidden)"}
     assert "hush" not in done.stdout
+
+
+def test_a_value_the_server_cannot_read_is_told_and_what_counts_instead() -> None:
+    wrong = {"OLLAMA_CONTEXT_LENGTH": "abc", "OLLAMA_KEEP_ALIVE": "forever", "OLLAMA_MAX_QUEUE": "many"}
+    done = check(WORKER_ALLOW_CPU="1", **wrong)
+    assert done.returncode == 0
+    shown = {line.split("  ")[0].strip(): line for line in done.stdout.splitlines()}
+    assert "your 'abc' is no whole number, as 8192; left to itself" in shown["OLLAMA_CONTEXT_LENGTH=4096"]
+    assert "your 'forever' is no duration, as 30m or -1; " in shown["OLLAMA_KEEP_ALIVE=-1"]
+    assert shown["OLLAMA_MAX_QUEUE=many"].endswith("set by you, and ignored: no whole number, as 8192")
+    notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert [note.split("=")[0] for note in notes] == [f"note: {name}" for name in wrong]
+    assert notes[0].endswith("='abc' is ignored, because it is no whole number, as 8192: the worker sets 4096")
+    assert json.loads(check("--json", WORKER_ALLOW_CPU="1", **wrong).stdout)["notes"] == [
+        note.removeprefix("note: ") for note in notes
+    ]
+
+
+def test_libraries_and_variants_that_are_not_there_are_problems_without_a_gpu_too(libraries: Path) -> None:
+    cpu = {"WORKER_ALLOW_CPU": "1"}
+    for targets in ([], ["--targets", "9.0"]):
+        done = check("--libraries", "/nosuch", *targets, **cpu)
+        assert done.returncode == 1
+        assert "problem: /nosuch is no folder: --libraries is the server's, as /usr/lib/ollama" in done.stdout
+        done = check("--libraries", str(libraries), "--variants", "cuda_v99", *targets, **cpu)
+        assert done.returncode == 1
+        told = f"problem: cuda_v99 is not there: in {libraries} there is cuda_v12, cuda_v13"
+        assert told in done.stdout
+    done = check("--variants", "cuda_v99", PATH="/nosuch", **cpu)
+    assert done.returncode == 1
+    assert (
+        "problem: cuda_v99 is not there: there are no libraries beside a server here: name them with --lib"
+        in done.stdout
+    )
+    done = check("--libraries", str(libraries), "--variants", "cuda_v12", **cpu)
+    assert done.returncode == 0, done.stdout
+    assert "cuda_v13" not in done.stdout
 
 
 def test_what_is_not_set_here_says_why() -> None:

@@ -324,3 +324,8 @@ def test_sources_are_those_of_the_chain() -> None:
 def test_secrets_are_not_shown() -> None:
     secret = config(HF_TOKEN="hf_x1", AWS_SECRET_ACCESS_KEY="s3_x2", AWS_SESSION_TOKEN="s3_x3", WORKER_API_KEY="key_x4")
     assert not re.search(r"x[1-4]", repr(secret))
+
+
+def test_a_template_that_is_plainly_broken_is_told() -> None:
+    told = problems(TAKE | {"OLLAMA_TEMPLATE": "{{ if .System }}{{ .System }}"})
+    assert told == "OLLAMA_TEMPLATE: value error, the template's {{ if }} is not closed: it needs an {{ end }}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from worker.config import load
-from worker.environment import DEFAULT_COMMAND, server_command, server_environment, settings
+from worker.environment import DEFAULT_COMMAND, ignored, server_command, server_environment, settings
 from worker.errors import ConfigInvalid
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +49,24 @@ def test_every_choice_has_a_reason() -> None:
 
 @NAMES
 def test_the_users_own_value_stands(name: str) -> None:
-    mine = {setting.name: setting for setting in settings({name: "mine"})}
-    assert (mine[name].value, mine[name].from_user) == ("mine", True)
+    own = "0" if CHOSEN[name] == "1" else "1"
+    mine = {setting.name: setting for setting in settings({name: own})}
+    assert (mine[name].value, mine[name].from_user) == (own, True)
     assert {other.name for other in mine.values() if other.from_user} == {name}
-    assert server_environment({name: "mine"}) == CHOSEN | {name: "mine"}
+    assert server_environment({name: own}) == CHOSEN | {name: own}
+    assert ignored({name: own}) == []
+
+
+# The configuration refuses the one, and an address may be anything.
+@pytest.mark.parametrize("name", sorted(CHOSEN.keys() - {"OLLAMA_HOST", "OLLAMA_NUM_PARALLEL"}))
+def test_a_value_the_server_cannot_read_is_replaced_and_told(name: str) -> None:
+    (replaced,) = (setting for setting in settings({name: "abc"}) if setting.name == name)
+    assert (replaced.value, replaced.from_user) == (CHOSEN[name], False)
+    assert replaced.reason.startswith("your 'abc' is n")
+    assert server_environment({name: "abc"}) == CHOSEN
+    (told,) = ignored({name: "abc"})
+    assert told.startswith(f"{name}='abc' is ignored, because it is n")
+    assert told.endswith(f": the worker sets {CHOSEN[name]}")
 
 
 @NAMES

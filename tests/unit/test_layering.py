@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom up: a module imports from its own layer and from those before it. Names are those below `worker`, and
 # a package stands for all of it.
 LAYERS = {
-    "words": "worker errors events branch folders",
-    "references": "names quantization references",
-    "settings": "environment outset config",
+    "words": "worker errors events branch folders packages",
+    "references": "names quantization references template",
+    "settings": "go_values environment outset config",
     "jobs": "routes fields sampling images multipart openai_extension job frames chunks openai_answer tally api_error "
     "rejection",
     "devices": "device nvml video_memory cgroups cpu_quota gpu fatbin backend verdict choice gpu_report",
@@ -27,9 +27,10 @@ LAYERS = {
     "storage": "progress digest bounded lease storage placement stretches opened readers pace glimpse"
     " http_answer http_range s3",
     "files": "partial resumable transfer landing arrival inventory artifact store registration verification pruning",
-    "mechanisms": "jit_cache jit_key fit launch stop_signal server residency proxy pulse thaw metrics sources view",
+    "mechanisms": "jit_cache jit_key fit launch stop_signal remedy server residency proxy pulse thaw metrics sources "
+    "view",
     "flows": "bringer weights kernels shelf boot adapter gateway",
-    "tools": "timeline patches shapes figures readme hub check models_command exercise bake",
+    "tools": "timeline patches shapes figures readme hub check arguments status_line models_command exercise bake",
     "development": "local",
     "programs": "__main__ handler",
 }

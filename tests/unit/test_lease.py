@@ -191,22 +191,84 @@ def test_a_lease_nobody_can_read_holds_for_a_term_and_not_for_ever(content: byte
     assert names(path) == ["kernels.lease"]
 
 
-def test_a_live_lease_that_was_moved_by_mistake_is_put_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_heir_that_comes_late_leaves_the_lease_to_the_one_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     take(path, term_s=10)
     age(path, 11)
-    real = Path.rename
+    real = os.link
     winners: list[Lease] = []
 
-    def rename(self: Path, to: Path) -> Path:
-        # Between the look at the stale lease and its removal somebody else took it over.
-        if self == path and not winners:
-            self.unlink()
+    def link(source: Path, target: Path) -> None:
+        # Between the look at the stale lease and the claim to it somebody else took it over, and was done with that.
+        if target.suffix == ".heir" and not winners:
+            path.unlink()
             winners.append(take(path))
-        return real(self, to)
+        real(source, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "link", link)
     assert Lease.acquire(path, term_s=10) is None
     winners[0].check()
+    assert names(path) == ["kernels.lease"]
+
+
+def test_a_holder_that_wakes_before_the_heir_is_done_keeps_its_lease(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = take(path, term_s=10)
+    age(path, 11)
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        os.utime(path)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert Lease.acquire(path, term_s=10) is None
+    holder.check()
+    assert names(path) == ["kernels.lease"]
+
+
+def test_a_lease_given_back_meanwhile_is_not_inherited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = take(path, term_s=10)
+    age(path, 11)
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if target.suffix == ".heir":
+            holder.release()
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert Lease.acquire(path, term_s=10) is None
+    assert names(path) == []
+
+
+def test_an_heir_that_died_of_it_does_not_keep_the_others_out_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(path, term_s=10)
+    age(path, 11)
+    with monkeypatch.context() as patch:
+        # It is killed when it has the claim and not yet the lease.
+        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            Lease.acquire(path, term_s=10)
+    [claim] = path.parent.glob("*.heir")
+    assert Lease.acquire(path, term_s=10) is None
+    age(claim, 11)
+    # The first to see that it is dead removes it, the next one inherits.
+    assert Lease.acquire(path, term_s=10) is None
+    take(path).check()
+
+
+@pytest.mark.parametrize("owner", ["../../etc/x", "a/b", "x" * 5000, "\x00"])
+def test_a_name_that_is_no_file_name_is_inherited_from_like_any(path: Path, owner: str) -> None:
+    path.parent.mkdir()
+    path.write_text(json.dumps({"owner": owner, "term_s": 10}))
+    age(path, 11)
+    take(path).check()
     assert names(path) == ["kernels.lease"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import tiny_gguf
+from tests.fakes.repositories import folder
 from worker import manifest
 from worker.location import Absent, Located, locate, stamp
 from worker.references import Wanted, from_repository, from_text
@@ -126,7 +127,7 @@ def test_a_projector_that_was_left_out_can_be_missed(tmp_path: Path, gguf: Path)
     registered(models, wanted, gguf, skip_projector=True)
     assert found([models], replace(wanted, skip_projector=True))
     assert absent([models], wanted).unfit is not None
-    registered(models, wanted, gguf, projector=gguf)
+    registered(models, wanted, gguf, projector=folder(tmp_path, "mmproj-F16.gguf") / "mmproj-F16.gguf")
     assert found([models], wanted)
     assert absent([models], replace(wanted, skip_projector=True)).unfit is not None
 

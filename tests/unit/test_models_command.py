@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +13,10 @@ from tests.fakes.range_server import Answer, Fault, RangeServer
 from tests.fakes.repositories import cache, folder
 from tests.fakes.s3_server import ACCESS_KEY, SECRET_KEY, FakeS3
 from worker import manifest
-from worker.models_command import _bytes, main
+from worker.models_command import main
 from worker.store import Store
 
+ROOT = Path(__file__).parents[2]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -50,7 +53,7 @@ def test_a_file_is_registered_listed_and_verified(run: Run, gguf: Path, tmp_path
         ["me/vision:1", "0.00", "GB"],
     ]
     assert run("verify") == (0, "2 models: all blobs are whole\n", "")
-    assert run("verify", "ME/Vision:1", "--jobs", "1") == (0, "1 models: all blobs are whole\n", "")
+    assert run("verify", "ME/Vision:1", "--jobs", "1") == (0, "1 model: all blobs are whole\n", "")
 
 
 def test_an_empty_store_is_no_error(run: Run, tmp_path: Path) -> None:
@@ -68,20 +71,35 @@ def test_damage_is_told(run: Run, gguf: Path, tmp_path: Path) -> None:
     code, out, _ = run("verify")
     assert code == 1
     assert out.startswith(f"{largest}: its bytes have sha256 ")
-    assert out.endswith("it is part of a:latest\n1 models: 1 blobs are damaged\n")
+    assert out.endswith("it is part of a:latest\n1 model: 1 blob is damaged\n")
+    for blob in (tmp_path / "models" / "blobs").iterdir():
+        blob.write_bytes(b"x")
+    assert run("verify")[1].endswith("\n1 model: 2 blobs are damaged\n")
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["verify", "smol"], "smol is not in "),
-        (["register", "/nowhere/m.gguf"], "No such file or directory"),
+        (["register", "/nowhere/m.gguf"], "/nowhere/m.gguf does not exist: name a GGUF file\n"),
+        (["register", str(Path(__file__).parent)], "is a folder: name a GGUF file\n"),
+        (["register", __file__, "--projector", "/nowhere/p.gguf"], "/nowhere/p.gguf does not exist: name a GGUF file"),
         (["register", __file__], "is no GGUF file"),
-        (["register", __file__, "--name", "a b"], "invalid model name"),
+        (["register", __file__, "--name", "a b!"], "'a b!' cannot be a model's name: say [namespace/]model[:tag], of"),
+        (["verify", "a b!"], "'a b!' cannot be a model's name: say [namespace/]model[:tag], of"),
         (["pull", "org", "--hub"], "'org' is not a Hugging Face repository"),
         (["pull", "smol", "--from", "moon"], "there is no source 'moon'; there are local, volume"),
-        (["pull", "smol", "--from", "local"], "no source has 'smol': local: no path was asked for. Check OLLAMA_MODEL"),
-        (["prune", "--keep", "1G", "--server", "http://127.0.0.1:9"], "Connection refused"),
+        (["pull", "smol", "--from", "local"], "no source has 'smol': local: no path was asked for. No registry was"),
+        (["pull", "smol"], "No registry was asked: --server names a running Ollama that uses this store and pulls\n"),
+        (["pull", "no/such"], "and pulls; if no/such is on Hugging Face, add --hub\n"),
+        (["pull", "smol", "--server", "127.0.0.1:9"], "no server answers at http://127.0.0.1:9 (Connection refused)"),
+        (["pull", "no/such", "--server", "127.0.0.1:9"], "Check the name and --server; if no/such is on Hugging Face"),
+        (["pull", "http://127.0.0.1:1/x.gguf"], "'http://127.0.0.1:1/x.gguf' names no model: of URLs only s3:// and"),
+        (["pull", "/nowhere/m.gguf"], "local: /nowhere/m.gguf does not exist. Check the path, and that the worker may"),
+        (
+            ["prune", "--keep", "1G", "--server", "http://127.0.0.1:9"],
+            "http://127.0.0.1:9 cannot be asked what is loaded (Connection refused): start it, or leave --server out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(run: Run, argv: list[str], words: str) -> None:
@@ -89,6 +107,13 @@ def test_what_cannot_be_done_is_said(run: Run, argv: list[str], words: str) -> N
     assert code == 1
     assert err.startswith("models: ")
     assert words in err
+
+
+def test_a_hub_that_is_none_is_named_with_its_variable(run: Run) -> None:
+    code, _, err = run("pull", "no/such", "--hub", HF_ENDPOINT="foo")
+    assert code == 1
+    assert "hub: HF_ENDPOINT=foo cannot be reached (" in err
+    assert "set it to a hub's address, as https://huggingface.co. Check the name and --file, HF_TOKEN" in err
 
 
 def test_models_are_pulled_from_where_they_are(run: Run, gguf: Path, tmp_path: Path) -> None:
@@ -115,6 +140,8 @@ def test_models_are_pulled_from_a_bucket(run: Run, gguf: Path, tmp_path: Path) -
         }
         code, out, err = run("pull", "s3://models/m/M-Q8_0.gguf", **account)
         assert (code, "object_store: HTTP 503" in err) == (1, True)
+        assert "no bucket" not in err
+        assert "local:" not in err, "a source that could not have it is no news"
         code, out, _ = run("pull", "s3://models/m/M-Q8_0.gguf", **account)
         assert (code, out.splitlines()[-1].partition(" is")[0]) == (0, "s3/models-m:q8_0")
         code, out, _ = run("pull", "org/repo", "--hub", "--from", "object_store", **account)
@@ -151,7 +178,7 @@ def test_what_interrupted_work_left_goes_too(
     left = Store(tmp_path / "models").partials / "x.data"
     left.write_bytes(b"x")
     monkeypatch.setattr("worker.pruning.ABANDONED_S", -10.0)
-    assert run("prune", "--keep", "1G", "--dry-run")[1].startswith("would go: 1 files of interrupted work\n")
+    assert run("prune", "--keep", "1G", "--dry-run")[1].startswith("would go: 1 file of interrupted work\n")
     assert left.exists()
     run("prune", "--keep", "1G")
     assert not left.exists()
@@ -165,19 +192,59 @@ def test_a_person_at_a_terminal_sees_progress(run: Run, gguf: Path, monkeypatch:
     assert err.endswith("\r\x1b[K")
 
 
+def test_a_negative_size_deletes_nothing(gguf: Path, tmp_path: Path) -> None:
+    store = tmp_path / "models"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OLLAMA_MODELS": str(store)}
+
+    def models(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "worker", "models", *argv]
+        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    assert models("register", str(gguf)).returncode == 0
+    before = sorted(store.rglob("*"))
+    refused = models("prune", "--store", str(store), "--keep=-5G")
+    assert refused.returncode == 2
+    assert "'-5G' is no number of bytes: say 500M, 100G or 1.5T" in refused.stderr
+    assert sorted(store.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [["list"], ["verify"], ["prune", "--keep", "0"]])
+def test_a_store_that_is_named_has_to_be_one(run: Run, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for place, wrong in ((tmp_path / "nowhere", "does not exist"), (tmp_path / "file", "is no folder")):
+        told = f"models: {place} {wrong}: name a store of Ollama's, as --store ~/.ollama/models\n"
+        assert run(*command, "--store", str(place)) == (1, "", told)
+
+
+def test_a_store_that_is_filled_may_be_new_but_no_file(run: Run, gguf: Path, tmp_path: Path) -> None:
+    assert run("register", str(gguf), "--store", str(tmp_path / "new"))[0] == 0
+    assert len(list(manifest.every(tmp_path / "new"))) == 1
+    code, _, err = run("register", str(gguf), "--store", str(gguf))
+    assert (code, f"{gguf} is no folder" in err) == (1, True)
+
+
+def test_what_a_server_could_not_use_is_not_registered(run: Run, gguf: Path, tmp_path: Path) -> None:
+    code, _, err = run("register", str(gguf), "--template", "{{ .Nope")
+    assert (code, err) == (1, "models: the template's '{{ .Nope' is not closed: it needs its }}\n")
+    code, _, err = run("register", str(gguf), "--projector", str(gguf))
+    assert (code, err.startswith("models: M-Q8_0.gguf is no projector: its architecture is llama")) == (1, True)
+    assert list(manifest.every(tmp_path / "models")) == []
+
+
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [("0", 0), ("100", 100), ("100G", 100 * 10**9), ("1.5T", 1_500_000_000_000), ("20gb", 20 * 10**9), ("5KB", 5000)],
+    ("argv", "words"),
+    [
+        (["verify", "--jobs", "-1"], "'-1' is no count: say 1 or more"),
+        (["pull", "smol", "--server", "127.0.0.1:99999"], "'127.0.0.1:99999' is no server's address: say http://127"),
+        (["prune", "--keep", "1G", "--server", "ftp://h"], "'ftp://h' is no server's address: say http://127"),
+    ],
 )
-def test_sizes_are_read_as_people_write_them(text: str, count: int) -> None:
-    assert _bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["much", "", "1X", "inf", "1e999"])
-def test_what_is_no_size_is_told_with_examples(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_means_nothing_is_refused(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(["prune", "--keep", text], {"HOME": "/root"})
-    assert f"{text!r} is no number of bytes: say 500M, 100G" in capsys.readouterr().err
+        main(argv, {"HOME": "/root"})
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [[], ["list", "--help"], ["prune"], ["prune", "--keep", "much"]])

@@ -61,6 +61,12 @@ def test_what_stays_fits_or_cannot_go(models: list[Candidate], budget: int) -> N
         assert sum({d: s for model in before for d, s in model.blobs.items()}.values()) > budget
 
 
+@given(found, st.integers(max_value=-1))
+def test_less_than_nothing_is_no_plan(models: list[Candidate], budget: int) -> None:
+    with pytest.raises(ValueError, match=r"cannot be kept: say 0 or more"):
+        plan(models, budget)
+
+
 def test_models_not_used_for_longest_go_first(store: Store) -> None:
     for name, used_s in (("new", 3000.0), ("old", 1000.0), ("middle", 2000.0)):
         published(store, name, name.encode() * 100, used_s)

@@ -90,6 +90,24 @@ def test_what_hf_model_may_not_be(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["http://127.0.0.1:1/x.gguf", "https://example.com/a/b.GGUF", "https://github.com/x", "ftp://host/ns/m", "x://"],
+)
+def test_a_url_that_nothing_understands_is_told_what_is(text: str) -> None:
+    told = f"{text!r} names no model: of URLs only s3:// and Hugging Face's are understood; download the file"
+    with pytest.raises(NameInvalid) as caught:
+        from_text(text)
+    assert str(caught.value).startswith(told)
+    with pytest.raises(NameInvalid) as caught:
+        Asked(ollama_model=text).resident()
+    assert str(caught.value).startswith(f"OLLAMA_MODEL: {told}")
+
+
+def test_a_registry_without_tls_is_a_url_that_is_understood() -> None:
+    assert from_text("http://127.0.0.1:5000/lib/tiny:1b").name.short == "127.0.0.1:5000/lib/tiny:1b"
+
+
 @pytest.mark.parametrize("text", ["/etc/passwd", "file:///etc/passwd", "s3://bucket/x.gguf", "~/m.gguf", " ../x.gguf"])
 def test_a_job_may_not_name_places(text: str) -> None:
     with pytest.raises(NameInvalid, match="is a place, not a model name"):
@@ -182,7 +200,8 @@ def test_a_shelf_stands_for_one_request() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("/x/m.gguf", "path or URL"),
+        ("/x/m.gguf", "Check the path"),
+        ("s3://bucket/m.gguf", "Check the URL, AWS_ENDPOINT_URL_S3 for other storage than Amazon's"),
         ("hf.co/org/repo", "HF_TOKEN"),
         ("org/repo-GGUF", "set HF_MODEL=org/repo-GGUF"),
         ("smol", "network"),

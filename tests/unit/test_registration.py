@@ -16,6 +16,7 @@ from worker.names import ModelName
 from worker.progress import Halted, Meter
 from worker.registration import Registration, human_number, redressed
 from worker.store import Store
+from worker.template import TemplateInvalid
 
 NAME = ModelName.parse("hf/org-repo:q4_k_m")
 META = {"general.architecture": "llama", "general.file_type": 15, "tokenizer.chat_template": "{{ messages }}"}
@@ -171,6 +172,25 @@ def test_what_is_no_whole_model_is_not_registered(store: Store, model: Path, pro
     with pytest.raises(GgufInvalid, match="is cut off"):
         Registration(model, projector=projector).into(store, NAME)
     assert list(manifest.every(store.root)) == []
+
+
+def test_what_is_no_projector_is_refused_before_anything_is_linked(store: Store, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        GgufInvalid, match=r"m-Q4_K_M.gguf is no projector: its architecture is llama, a projector's is"
+    ):
+        Registration(model, projector=model).into(store, NAME)
+    assert not store.root.exists()
+    # Some say so by their type alone.
+    other = {"general.architecture": "vision", "general.type": "mmproj"}
+    typed = tiny_gguf.write(tmp_path / "p.gguf", other, [("v.patch_embd.weight", (2,), [0.0, 1.0])])
+    made = Registration(model, projector=typed).into(store, NAME).manifest
+    assert made.layer("projector") is not None
+
+
+def test_a_template_the_server_could_not_use_is_refused(store: Store, model: Path) -> None:
+    with pytest.raises(TemplateInvalid, match="is not closed"):
+        Registration(model, template="{{ .Nope").into(store, NAME)
+    assert not store.root.exists()
 
 
 def test_a_model_is_dressed_anew_without_reading_its_weights(store: Store, model: Path, projector: Path) -> None:

@@ -37,6 +37,18 @@ def test_what_the_model_cannot_see_is_the_senders_fault(words: str) -> None:
     assert "OLLAMA_SKIP_MMPROJ" in error.hint
 
 
+@pytest.mark.parametrize("status", [500, 501])
+def test_a_model_that_makes_no_embeddings_is_told_without_a_flag_nobody_can_give(status: int) -> None:
+    words = "This server does not support embeddings. Start it with `--embeddings`"
+    for body in (f'{{"error":"{words}"}}', f'{{"error":{{"code":501,"message":"{words}"}}}}'):
+        error = rejection(status, body.encode())
+        assert isinstance(error, ServerRejected)
+        assert error.status == 400
+        assert error.sentence().startswith("the model does not support embeddings")
+        assert "embedding model" in error.hint
+        assert "--embeddings" not in error.sentence()
+
+
 def test_a_body_nested_without_end_is_words_too() -> None:
     assert rejection(500, b"[" * 60_000).message == "[" * 500
 

@@ -71,9 +71,16 @@ def test_a_typing_error_is_answered_with_what_was_meant(path: str, meant: str) -
     assert repr(path) in error.message
 
 
-@pytest.mark.parametrize("path", ["/api/blobs/sha256:0", "/v1/audio/speech", "", "/", "chat", "/API/CHAT", "*"])
-def test_what_is_not_listed_is_closed(path: str) -> None:
-    assert f"{path!r} is not open" in forbidden(path, allow_admin=True).message
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "", "/", "chat", "/API/CHAT", "*", "/api/menu"])
+def test_what_is_not_listed_does_not_exist(path: str) -> None:
+    assert f"{path!r} does not exist" in forbidden(path, allow_admin=True).message
+    assert not routes.exists(path)
+
+
+@pytest.mark.parametrize("path", ["/api/blobs/sha256:0", "/api/me", "/api/experimental/web_fetch"])
+def test_what_the_server_keeps_for_itself_is_closed(path: str) -> None:
+    assert f"{path!r} is not open to jobs" in forbidden(path, allow_admin=True).message
+    assert routes.exists(path)
 
 
 def test_the_hint_lists_what_is_open_and_no_more() -> None:
@@ -95,7 +102,7 @@ def test_one_model_can_be_asked_for(model: str) -> None:
     "model", ["", "..", "../../api/delete", "a/../b", "a?b", "a#b", "a%2e%2e", "a\\b", "a b", "%2E%2E/api/tags"]
 )
 def test_a_models_name_cannot_become_another_path(model: str) -> None:
-    assert "is not open" in forbidden(f"/v1/models/{model}", allow_admin=True).message
+    assert "does not exist" in forbidden(f"/v1/models/{model}", allow_admin=True).message
 
 
 @settings(deadline=None, database=None)

@@ -96,7 +96,7 @@ def test_real_repositories(
             "",
             "org/repo has no GGUF model; it has: config.json, model.safetensors",
         ),
-        ([], "", "", "org/repo has no GGUF model; it has: nothing"),
+        ([], "", "", "org/repo has no GGUF file"),
         (["mmproj-F16.gguf"], "F16", "", "org/repo has no GGUF model; it has: mmproj-F16.gguf"),
         (
             ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"],

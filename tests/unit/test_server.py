@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import Marked, Written
 
 LIMIT_S = 30.0
+SILENT = "It logged nothing, as no Ollama does: check WORKER_SERVER_COMMAND (with `make run`: OLLAMA_BIN)"
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -115,15 +117,41 @@ def test_only_the_end_of_a_long_log_is_kept(spawn: Spawn) -> None:
     with pytest.raises(ServerExited) as caught:
         server.check()
     assert caught.value.log_tail == [f"line {n}" for n in range(500 - TAIL_LINES, 500)]
-    assert caught.value.sentence().startswith("the server exited with code 3: line 499. Last of its log: line 497")
+    assert caught.value.sentence().startswith(
+        "the server exited with code 3: line 499. Before that it logged: line 497 | line 498"
+    )
 
 
 def test_a_program_that_is_not_there_is_named(spawn: Spawn, written: Written) -> None:
     with pytest.raises(ServerExited, match="no-such-server: not found or not executable") as caught:
         spawn(argv=["no-such-server", "serve"])
     assert caught.value.return_code == 127
-    assert "WORKER_SERVER_COMMAND" in caught.value.hint
+    assert caught.value.hint.startswith("Install Ollama, or set WORKER_SERVER_COMMAND")
+    with pytest.raises(ServerExited) as caught:
+        spawn(argv=["/nosuch/ollama", "serve"], WORKER_SERVER_COMMAND="/nosuch/ollama serve")
+    assert caught.value.hint.startswith("Check WORKER_SERVER_COMMAND (with `make run`: OLLAMA_BIN): the program must")
     assert written.records == []
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("127.0.0.1:{taken}", "end what listens there, or set OLLAMA_HOST to a free port"),
+        ("192.0.2.1:bar", "set it to an address of this machine and a port, as 127.0.0.1:11434"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_told_once_with_its_variable(
+    spawn: Spawn, host: str, said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host = host.format(taken=taken.getsockname()[1])
+        environ = {"OLLAMA_HOST": host, "HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
+        server = spawn(argv=[sys.executable, "-m", "worker.local.engine", "serve"], **environ)
+        assert server.wait_ended(LIMIT_S)
+    with pytest.raises(ServerExited, match="exited with code 1: Error: listen tcp: ") as caught:
+        server.check()
+    assert caught.value.sentence().count("listen tcp") == 1
+    assert caught.value.hint.startswith(f"OLLAMA_HOST is {host}: {said}")
 
 
 def test_a_program_that_cannot_be_executed_ends_the_server(spawn: Spawn, tmp_path: Path) -> None:
@@ -139,8 +167,8 @@ def test_a_program_that_cannot_be_executed_ends_the_server(spawn: Spawn, tmp_pat
 @pytest.mark.parametrize(
     ("code", "return_code", "sentence"),
     [
-        ("raise SystemExit(7)", 7, "the server exited with code 7. It logged nothing"),
-        ("", 0, "the server exited with code 0. It logged nothing"),
+        ("raise SystemExit(7)", 7, f"the server exited with code 7. {SILENT}"),
+        ("", 0, f"the server exited with code 0. {SILENT}"),
         ("import os; os.kill(os.getpid(), 9)", -9, "the server was killed by signal 9. It logged nothing"),
     ],
 )

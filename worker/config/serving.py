@@ -91,7 +91,9 @@ class Serving(Weights):
         text="`queue`: take jobs. `load_balancer`: serve the API over HTTP, for an endpoint of that type. `local`: "
         "serve both without Runpod, as `docker run -p 8000:8000 IMAGE local` does.",
     )
-    port: Port = setting("PORT", default=80, text="With `load_balancer`: where the API is served.")
+    port: Port = setting(
+        "PORT", default=80, text="With `load_balancer` and `local`: where the API is served. Unset with `local`: 8000."
+    )
     port_health: Port | None = setting("PORT_HEALTH", default=None, text="Where health is served. Unset: `PORT`.")
     health_path: WebPath = setting(
         "HEALTH_CHECK_PATH",
@@ -101,7 +103,7 @@ class Serving(Weights):
     port_metrics: Port | None = setting(
         "PORT_METRICS",
         default=None,
-        text="Where `/metrics` is served for Prometheus. Unset: with `load_balancer` on `PORT`, else nowhere.",
+        text="Where `/metrics` is served for Prometheus. Unset: on `PORT`, but with `queue` nowhere.",
     )
     cors_origins: Text | None = setting(
         "WORKER_CORS_ORIGINS",

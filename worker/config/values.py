@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
-from worker.environment import GO_TRUE
+from worker.go_values import GO_FALSE, GO_TRUE
 from worker.references import listed
+from worker.template import require_balanced
 
 
 def stripped(value: object) -> object:
@@ -26,7 +27,7 @@ Flag = Annotated[bool, BeforeValidator(stripped)]
 
 # The server reads its truth values with Go's words, fewer than pydantic's; a value only one of them understands would
 # make the worker believe what is not so.
-_GO_WORDS = dict.fromkeys(GO_TRUE, True) | dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False)
+_GO_WORDS = dict.fromkeys(GO_TRUE, True) | dict.fromkeys(GO_FALSE, False)
 
 
 def _as_go(value: object) -> object:
@@ -36,6 +37,12 @@ def _as_go(value: object) -> object:
     return _GO_WORDS[word]
 
 
+def _balanced(text: str) -> str:
+    require_balanced(text)
+    return text
+
+
+Template = Annotated[Text, AfterValidator(_balanced)]
 GoFlag = Annotated[bool, BeforeValidator(_as_go)]
 Port = Annotated[int, BeforeValidator(stripped), Field(ge=1, le=65535)]
 WebPath = Annotated[str, BeforeValidator(stripped), Field(pattern=r"^/[^\s?#{}]*$")]

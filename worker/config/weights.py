@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from worker.config.values import Flag, List, Text, as_list, setting, stripped
+from worker.config.values import Flag, List, Template, Text, as_list, setting, stripped
 from worker.references import DEFAULT_MODEL
 
 Source = Literal["local", "volume", "model_store", "object_store", "hub", "registry"]
@@ -47,7 +47,7 @@ class Weights(BaseModel):
         default="/runpod-volume/huggingface-cache/hub",
         text="Where Runpod mounts the model that was chosen for the endpoint, as a Hugging Face cache.",
     )
-    template: Text | None = setting(
+    template: Template | None = setting(
         "OLLAMA_TEMPLATE",
         default=None,
         text="A prompt template in Go's form for what is registered from a repository or a place. Unset: the GGUF's.",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         PrimeStarted,
         SdkImportFinished,
         SdkImportStarted,
+        SettingIgnored,
         ThawNoticed,
     )
     from worker.events.of_job import (
@@ -121,6 +122,7 @@ __all__ = [
     "ServerLogged",
     "ServerSpawned",
     "ServerStopped",
+    "SettingIgnored",
     "SourcePassedOver",
     "Span",
     "ThawNoticed",

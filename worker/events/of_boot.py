@@ -16,6 +16,13 @@ class ConfigLoaded(Event, name="config.loaded"):
 
 
 @dataclass(frozen=True)
+class SettingIgnored(Event, name="setting.ignored"):
+    """The server cannot read the value of one of its variables; `text` names both and says what counts instead."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class GpuJudged(Event, name="gpu.judged"):
     """Whether the chosen CUDA backend has code for the devices here: native, jit, unusable or unknown.
 

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from worker import api_error, events, routes
-from worker.errors import JobError
+from worker.errors import JobError, RouteForbidden
 from worker.gateway.health import RESIDENT, Health
 from worker.proxy import Proxy
 from worker.routes import Framing, Route
@@ -80,7 +80,12 @@ class Passage:
             await asyncio.wait(self._running, timeout=1.0)
 
     def _route(self, request: web.Request) -> Route:
-        route = routes.find(request.path, allow_admin=self._allow_admin)
+        try:
+            route = routes.find(request.path, allow_admin=self._allow_admin)
+        except RouteForbidden as error:
+            if not routes.exists(request.path):
+                error.status = 404
+            raise
         if request.method != route.method:
             raise refused(405, f"{request.path} takes {route.method}, not {request.method}")
         if self._health.status != RESIDENT:

@@ -20,6 +20,9 @@ from worker.timeline.model import timelines
 MODEL = "smollm2:135m"
 HOME = ROOT / "build" / "local"
 QUESTION = "Why is the sky blue?"
+PORT = 8000
+_PORTS = range(1 << 16)
+_PORT_EXAMPLE = "make serve PORT=8001"
 # Settings of the worker's that somebody may have exported for a try; everything else stays out.
 _OFFERED = ("HF_", "AWS_", "OLLAMA_", "WORKER_", "RUNPOD_MODEL_CACHE_DIR")
 _PATHS = ("/", "./", "../", "~")
@@ -66,14 +69,18 @@ def run(question: str, model: str = "") -> int:
         return exit_code
 
 
-def serve(port: int, model: str = "") -> int:
-    """Keep a queue and a worker running until the person at the terminal has had enough."""
+def serve(port: str = "", model: str = "") -> int:
+    """Keep a queue and a worker running until the person at the terminal has had enough.
+
+    The first Ctrl-C lets a running job finish, a second one ends everything at once.
+    """
+    number = _port(port)
     settings = _prepare(model)
     with ExitStack() as opened:
         try:
-            queue = opened.enter_context(LocalQueue(port=port))
-        except (OSError, OverflowError) as exc:
-            print(f"Port {port} cannot be listened on: {exc}. Choose another one: make serve PORT=…", file=sys.stderr)
+            queue = opened.enter_context(LocalQueue(port=number))
+        except OSError as exc:
+            print(f"Port {number} cannot be listened on: {exc}. Choose another one: {_PORT_EXAMPLE}", file=sys.stderr)
             return 1
         worker = opened.enter_context(WorkerProcess(worker_environment(queue, home=HOME, **settings)))
         if not _show_boot(worker, until="loop.started"):
@@ -85,13 +92,28 @@ def serve(port: int, model: str = "") -> int:
         print(f"OpenAI client  base_url={queue.openai_url!r}, model {name!r}, any key")
         print(f"runpod client  RUNPOD_ENDPOINT_BASE_URL={queue.api_url}, Endpoint({queue.endpoint_id!r}), any key\n")
         print(f"  curl -s {endpoint}/runsync -H 'Content-Type: application/json' -d '{body}'\n")
-        print("Ctrl-C ends it; a job that runs may finish, for up to 25 s.", flush=True)
+        print("Ctrl-C ends it; a job that runs may finish, for up to 25 s, unless it is pressed again.", flush=True)
         try:
             exit_code = worker.process.wait()
         except KeyboardInterrupt:
+            if queue.health()["jobs"]["inProgress"]:
+                print("\nWaiting for the job that runs; Ctrl-C again ends it at once.", flush=True)
             return worker.stop()
         print(f"The worker ended by itself. Its last lines:\n{worker.tail()}", file=sys.stderr)
         return exit_code
+
+
+def _port(text: str) -> int:
+    """Return the port that `text` names, the usual one for none; exit with a sentence when there is no such port."""
+    if not text.strip():
+        return PORT
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number not in _PORTS:
+        sys.exit(f"PORT is {text!r}: it must be a number from 0 (any free port) to {_PORTS[-1]}, as in {_PORT_EXAMPLE}")
+    return number
 
 
 def _prepare(model: str) -> dict[str, str]:
@@ -109,7 +131,10 @@ def _prepare(model: str) -> dict[str, str]:
         # The worker runs in a folder of its own.
         wanted = str(path.absolute())
     elif wanted.startswith(_PATHS):
-        sys.exit(f"There is no {path.absolute()}: MODEL is a path to a GGUF or a folder of them, a name, or a URL")
+        sys.exit(
+            f"There is no {path.absolute()}: MODEL is a path to a GGUF or a folder of them, a name, an s3:// URL "
+            "or a Hugging Face address"
+        )
     engine = os.environ.get("OLLAMA_BIN") or "the local engine (set OLLAMA_BIN=/path/to/ollama for a real Ollama)"
     shown = given.get("WORKER_MODELS") or given.get("HF_MODEL") or wanted
     print(f"Server: {engine}\nModel:  {shown}\n")
@@ -126,7 +151,9 @@ def _show_boot(worker: WorkerProcess, until: str = "job.accepted") -> bool:
         if name == until:
             return True
         if name == "boot.failed":
+            # Its log would only say it again, in more words.
             print(f"The worker cannot serve: {record['message']}", file=sys.stderr)
+            return False
     print(f"The worker ended before its first job. Its last lines:\n{worker.tail()}", file=sys.stderr)
     return False
 

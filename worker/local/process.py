@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from worker.local import descendants
 from worker.local.queue import LocalQueue
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 _PORTS = range(20_000, 32_000)
+# What a worker gets to end in, and what it gets when the person at the terminal has had enough.
+_PATIENCE_S, _INTERRUPTED_S = 40.0, 10.0
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE")
 
 
@@ -102,11 +105,9 @@ class WorkerProcess:
     ) -> None:
         """End the worker, by force if asking does not help."""
         try:
-            self.stop()
+            self.stop(_INTERRUPTED_S if isinstance(error, KeyboardInterrupt) else _PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join(5.0)
+            self.kill()
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -148,13 +149,27 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
-    def stop(self, timeout_s: float = 40.0) -> int:
-        """Ask the worker to stop and return its exit code; raise TimeoutExpired when it does not."""
+    def stop(self, timeout_s: float = _PATIENCE_S) -> int:
+        """Ask the worker to stop and return its exit code; raise TimeoutExpired when it does not.
+
+        An interrupt meanwhile is from somebody who does not want to wait: it ends the worker at once.
+        """
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
-        return self.wait(timeout_s)
+        try:
+            return self.wait(timeout_s)
+        except KeyboardInterrupt:
+            self.kill()
+            raise
 
-    def wait(self, timeout_s: float = 40.0) -> int:
+    def kill(self) -> int:
+        """End the worker and everything below it at once, whatever it is doing; return its exit code."""
+        # While it lives it is the parent of all that: its server is in a group of its own.
+        descendants.end(self.process.pid)
+        self.process.kill()
+        return self.wait()
+
+    def wait(self, timeout_s: float = _PATIENCE_S) -> int:
         """Return the exit code once the worker has ended; raise TimeoutExpired."""
         code = self.process.wait(timeout_s)
         self._reader.join(5.0)

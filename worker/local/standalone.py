@@ -127,7 +127,3 @@ def main() -> int:
     except BootError as exc:
         sys.stderr.write(f"worker: {exc.sentence()}\n")
         return exc.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

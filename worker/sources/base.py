@@ -17,10 +17,14 @@ SOURCES = ("local", "volume", "model_store", "object_store", "hub", "registry")
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a source cannot provide the weights; a value, because the next source is tried."""
+    """Why a source cannot provide the weights; a value, because the next source is tried.
+
+    `beside` says that such a model is never looked for there: no news to whoever asked for it.
+    """
 
     source: str
     reason: str
+    beside: bool = False
 
 
 class SourceFailed(Exception):

@@ -132,7 +132,8 @@ def _place_in_turn(turn: Turn, lease: Lease, sources: Sequence[Source], listener
                         return _placed(store, found, offer.source)
         finally:
             turn.over()
-    tried = "; ".join(f"{miss.source}: {miss.reason}" for miss in misses)
+    told = [miss for miss in misses if not miss.beside] or misses
+    tried = "; ".join(f"{miss.source}: {miss.reason}" for miss in told)
     raise WeightsUnavailable(f"no source has {wanted.text!r}: {tried or 'there is no source'}", wanted.hint)
 
 

@@ -21,6 +21,7 @@ from worker.sources.assembly import assemble, needed_files
 from worker.sources.base import Delivery, Miss, Offer, SourceFailed
 from worker.transfer import USUAL, Terms
 
+HUB = "https://huggingface.co"
 HUB_BYTES_PER_S = 300e6
 LISTING_LIMIT_S = 60.0
 # The Hub gives larger files through its own protocol only.
@@ -36,7 +37,7 @@ class Hub:
     """
 
     token: str = field(default="", repr=False)
-    endpoint: str = "https://huggingface.co"
+    endpoint: str = HUB
     own_transfer: bool = False
     terms: Terms = USUAL
     name: str = "hub"
@@ -45,9 +46,9 @@ class Hub:
     def offer(self, wanted: Wanted) -> Offer | Miss:
         """Ask the Hub for the repository's files and return the offer of the wanted one."""
         if not wanted.repo:
-            return Miss(self.name, "it has Hugging Face repositories only")
+            return Miss(self.name, "it has Hugging Face repositories only", beside=True)
         try:
-            files = bounded.call(lambda: self._listed(wanted), LISTING_LIMIT_S, self.endpoint)
+            files = bounded.call(lambda: self._listed(wanted), LISTING_LIMIT_S, self._place)
             selection = select(wanted.repo, files, quantization=wanted.quantization, file=wanted.file)
         except (OSError, NoMatch) as exc:
             return Miss(self.name, str(exc))
@@ -58,13 +59,18 @@ class Hub:
 
         return Offer(self.name, sum(file.size_bytes for file in needed), HUB_BYTES_PER_S, bring)
 
+    @property
+    def _place(self) -> str:
+        """What is asked, and where that is set unless it is the usual one."""
+        return "the Hub" if self.endpoint == HUB else f"HF_ENDPOINT={self.endpoint}"
+
     def _listed(self, wanted: Wanted) -> list[RepoFile]:
         """Return the repository's files; raise OSError with a sentence."""
         api, errors = self._api()
         try:
             found = list(api.list_repo_tree(wanted.repo, recursive=True, revision=wanted.revision))
         except (errors.HTTPError, OSError, ValueError) as exc:
-            raise OSError(_sentence(errors, exc, wanted)) from exc
+            raise OSError(self._sentence(errors, exc, wanted)) from exc
         return [
             RepoFile(file.path, file.lfs.size if file.lfs else file.size, file.lfs.sha256 if file.lfs else "")
             for file in found
@@ -109,7 +115,7 @@ class Hub:
                 )
             )
         except (errors.HTTPError, OSError, ValueError, RuntimeError) as exc:
-            raise SourceFailed(_sentence(errors, exc, wanted)) from exc
+            raise SourceFailed(self._sentence(errors, exc, wanted)) from exc
         # The library compares sizes only.
         checked = delivery.metered(file.size_bytes)
         if file.sha256 and (found := known_digest.computed(path, checked.advance)) != file.sha256:
@@ -123,6 +129,22 @@ class Hub:
         except ImportError as exc:
             raise OSError("the package huggingface_hub is not installed") from exc
         return library.HfApi(endpoint=self.endpoint, token=self.token or False), errors
+
+    def _sentence(self, errors: Any, failure: Exception, wanted: Wanted) -> str:
+        """Return what a failure of the library means and what to do about it."""
+        if isinstance(failure, errors.GatedRepoError):
+            return f"{wanted.repo} is gated: accept its terms on its page and set HF_TOKEN"
+        if isinstance(failure, errors.RepositoryNotFoundError):
+            return f"there is no repository {wanted.repo}, or it is private and HF_TOKEN may not read it"
+        if isinstance(failure, errors.RevisionNotFoundError):
+            return f"{wanted.repo} has no revision {wanted.revision}"
+        if isinstance(failure, errors.OfflineModeIsEnabled):
+            return "HF_HUB_OFFLINE is set: unset it"
+        status = getattr(getattr(failure, "response", None), "status_code", None)
+        if status is not None:
+            return f"{self._place} answers HTTP {status}"
+        advice = "" if self.endpoint == HUB else f": set it to a hub's address, as {HUB}"
+        return f"{self._place} cannot be reached ({type(failure).__name__}: {failure}){advice}"
 
 
 def _bar(advance: Callable[[int], None]) -> type[Any]:
@@ -142,19 +164,3 @@ def _bar(advance: Callable[[int], None]) -> type[Any]:
             """Count what is written only, not what is received as well."""
 
     return Bar
-
-
-def _sentence(errors: Any, failure: Exception, wanted: Wanted) -> str:
-    """Return what a failure of the library means and what to do about it."""
-    if isinstance(failure, errors.GatedRepoError):
-        return f"{wanted.repo} is gated: accept its terms on its page and set HF_TOKEN"
-    if isinstance(failure, errors.RepositoryNotFoundError):
-        return f"there is no repository {wanted.repo}, or it is private and HF_TOKEN may not read it"
-    if isinstance(failure, errors.RevisionNotFoundError):
-        return f"{wanted.repo} has no revision {wanted.revision}"
-    if isinstance(failure, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set"
-    status = getattr(getattr(failure, "response", None), "status_code", None)
-    if status is not None:
-        return f"the Hub answers HTTP {status}"
-    return f"the Hub cannot be reached ({type(failure).__name__}: {failure})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from worker import quantization
+from worker.gguf_head import MAGIC
 from worker.references import Wanted
 from worker.sources import folder, model_store
 from worker.sources.base import Miss, Offer
@@ -19,7 +20,7 @@ class Local:
     def offer(self, wanted: Wanted) -> Offer | Miss:
         """Return what lies at the wanted path."""
         if not wanted.place or "://" in wanted.place:
-            return Miss(self.name, "no path was asked for")
+            return Miss(self.name, "no path was asked for", beside=True)
         path = Path(wanted.place).expanduser()
         try:
             if path.is_dir():
@@ -32,6 +33,11 @@ class Local:
         return Miss(self.name, f"{path} does not exist")
 
     def _file(self, wanted: Wanted, path: Path) -> Offer | Miss:
+        if not path.name.lower().endswith(".gguf"):
+            with path.open("rb") as file:
+                is_gguf = file.read(len(MAGIC)) == MAGIC
+            named_otherwise = "is a GGUF file by another name: link it under one that ends in .gguf"
+            return Miss(self.name, f"{path.name} {named_otherwise if is_gguf else 'is no GGUF file'}")
         # A part stands for its siblings; a file on its own is not mixed up with its neighbours.
         stem = quantization.stem(path.name)
         near = [

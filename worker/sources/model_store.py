@@ -22,7 +22,7 @@ class ModelStore:
     def offer(self, wanted: Wanted) -> Offer | Miss:
         """Return the wanted repository's files, found by exact name, in lower case, or without regard to case."""
         if not wanted.repo:
-            return Miss(self.name, "it has Hugging Face repositories only")
+            return Miss(self.name, "it has Hugging Face repositories only", beside=True)
         try:
             repository = _repository(self._cache, wanted.repo)
             if repository is None:

@@ -13,7 +13,7 @@ from worker.http_range import Origin
 from worker.manifest import Manifest
 from worker.names import ModelName
 from worker.references import Wanted
-from worker.s3 import Bucket, S3Object, taken_apart
+from worker.s3 import ENDPOINT_VARIABLES, Bucket, S3Object, taken_apart
 from worker.selection import NoMatch, RepoFile, select
 from worker.sources import download
 from worker.sources.assembly import needed_files
@@ -43,12 +43,21 @@ class ObjectStore:
             if wanted.place.startswith("s3://"):
                 return self._at(wanted, *taken_apart(wanted.place))
             if wanted.place:
-                return Miss(self.name, "a path was asked for")
+                return Miss(self.name, "a path was asked for", beside=True)
             if not self.account.name:
-                return Miss(self.name, "no bucket is configured")
+                return Miss(self.name, "no bucket is configured", beside=True)
             return self._mirrored(wanted)
-        except (TransferFailed, Busy, ValueError, OSError, http.client.HTTPException) as exc:
-            return Miss(self.name, f"{exc}" or type(exc).__name__)
+        except (OSError, http.client.HTTPException) as exc:
+            return Miss(self.name, self._unreachable(exc))
+        except (TransferFailed, Busy, ValueError) as exc:
+            return Miss(self.name, f"{exc}")
+
+    def _unreachable(self, failure: OSError | http.client.HTTPException) -> str:
+        """Return what it means that no answer came, and which variable says where it was looked for."""
+        said = (failure.strerror if isinstance(failure, OSError) else "") or f"{failure}" or type(failure).__name__
+        if endpoint := self.account.endpoint:
+            return f"{endpoint} cannot be reached ({said}): {ENDPOINT_VARIABLES} must be the storage's address"
+        return f"Amazon's S3 cannot be reached ({said}): for other storage set AWS_ENDPOINT_URL_S3"
 
     def _at(self, wanted: Wanted, bucket_name: str, key: str) -> Offer | Miss:
         bucket = self._bucket(bucket_name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import requests
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from worker import manifest
 from worker.http_answer import Busy, TransferFailed, ask
@@ -22,6 +22,7 @@ from worker.sources.base import Delivery, Miss, Offer, SourceFailed
 REGISTRY_BYTES_PER_S = 100e6
 PLAIN = "http://"
 PROGRESS_INTERVAL_S = 1.0
+CONNECT_LIMIT_S = 2.0
 # The server is silent while it checks digests: 100 GB on a network volume of 200 MB/s take it more than 8 minutes.
 SILENCE_LIMIT_S = 900.0
 
@@ -42,7 +43,7 @@ class Registry:
     def offer(self, wanted: Wanted) -> Offer | Miss:
         """Offer every model that has a name of its own there, unseen: only the pull tells what there is."""
         if wanted.place or not wanted.settled or (wanted.repo and wanted.name.host == DEFAULT_HOST):
-            return Miss(self.name, "it was not asked for by a registry's name")
+            return Miss(self.name, "it was not asked for by a registry's name", beside=True)
         return Offer(self.name, _needed_bytes(wanted), REGISTRY_BYTES_PER_S, self._bring)
 
     def _bring(self, delivery: Delivery) -> Manifest:
@@ -92,15 +93,31 @@ def pull(base_url: str, model: str, *, limit_s: float, report: Callable[[Progres
             f"{base_url}/api/pull",
             json={"model": model, **({"insecure": True} if model.startswith(PLAIN) else {})},
             stream=True,
-            timeout=(2.0, silence_s),
+            timeout=(CONNECT_LIMIT_S, silence_s),
             proxies={"http": "", "https": ""},
         ) as reply:
             return _follow(_records(reply), deadline, report)
     except requests.RequestException as exc:
+        if unheard := _unheard(exc):
+            return Miss("registry", f"no server answers at {base_url} ({unheard})")
         # In the middle of an answer requests says ConnectionError for a timeout, too.
         if isinstance(exc, requests.Timeout) or any(isinstance(cause, ReadTimeoutError) for cause in exc.args):
             return Miss("registry", f"no progress for {silence_s:g} s")
         return Miss("registry", f"the server dropped the pull ({type(exc).__name__})")
+
+
+def _unheard(failure: requests.RequestException) -> str:
+    """Return why there was no connection at all, or ""."""
+    if isinstance(failure, requests.ConnectTimeout):
+        return f"no connection within {CONNECT_LIMIT_S:g} s"
+    if isinstance(failure, (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema)):
+        return "that is no http address"
+    retried = failure.args[0] if failure.args else None
+    reason = retried.reason if isinstance(retried, MaxRetryError) else None
+    if not isinstance(reason, NewConnectionError):
+        return ""
+    cause = reason.__cause__
+    return (cause.strerror if isinstance(cause, OSError) else None) or "it cannot be reached"
 
 
 def _records(reply: requests.Response) -> Iterator[dict[str, object]]:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from worker.s3 import NO_BUCKET, Bucket, taken_apart
 from worker.sources.base import Source
-from worker.sources.hub import Hub
+from worker.sources.hub import HUB, Hub
 from worker.sources.local import Local
 from worker.sources.model_store import ModelStore
 from worker.sources.object_store import ObjectStore
 from worker.sources.volume import Volume
 
 MODEL_CACHE = Path("/runpod-volume/huggingface-cache/hub")
-HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="timeline",
+        prog="python -m worker timeline",
         description="Say where the seconds of a cold start went: from this worker's log, from any Ollama's output, or "
         "from a console's export of either. With two logs, compare their first starts.",
     )
     parser.add_argument("file", metavar="FILE", help="a log, or - for standard input")
     parser.add_argument("other", metavar="FILE2", nargs="?", help="a second log, to compare the first with")
     parser.add_argument("--json", action="store_true", help="print data instead of a picture")
-    parser.add_argument("--width", type=int, help="characters per line; the terminal's width if not given")
+    parser.add_argument("--width", type=_width, help="characters per line, 72 or more; the terminal's if not given")
     parser.add_argument("--colour", action="store_true", help="colour the picture")
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     return parser
+
+
+def _width(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_WIDTH):
+        raise argparse.ArgumentTypeError(f"{text!r} is no width the picture fits in: say {_LEAST_WIDTH} or more")
+    return int(text)
 
 
 def _style(options: argparse.Namespace) -> Style:

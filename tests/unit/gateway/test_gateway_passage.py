@@ -186,12 +186,21 @@ async def test_what_changes_the_store_is_closed_unless_opened(make_front: MakeFr
         assert answer.status != 403
 
 
-@pytest.mark.parametrize(
-    "path", ["/metrics/", "/api/blobs/sha256:0", "/fake/stats", "/api/../fake/stats", "/api/chat/"]
-)
-async def test_what_is_not_listed_is_closed(front: Front, path: str) -> None:
-    status, _ = await outcome(front, "GET", path)
+@pytest.mark.parametrize("path", ["/api/blobs/sha256:0", "/api/me", "/api/experimental/web_search"])
+async def test_what_the_server_has_and_is_not_listed_is_closed(front: Front, path: str) -> None:
+    status, body = await outcome(front, "GET", path)
     assert status == 403
+    assert "is not open to jobs" in body["error"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics/", "/fake/stats", "/api/../fake/stats", "/api/chat/", "/nosuch", "/api/menu", "/v2/x/runsync"]
+)
+async def test_what_nobody_has_is_not_found(front: Front, path: str) -> None:
+    status, body = await outcome(front, "GET", path)
+    assert status == 404
+    assert "does not exist" in str(body["error"])
+    assert "Open routes: /api/chat" in str(body["error"])
 
 
 async def test_the_root_says_what_ollamas_own_clients_look_for(front: Front) -> None:
@@ -200,7 +209,7 @@ async def test_the_root_says_what_ollamas_own_clients_look_for(front: Front) -> 
     async with front.call("HEAD", "/") as answer:
         assert (answer.status, await answer.text()) == (200, "")
     async with front.call("POST", "/") as answer:
-        assert answer.status == 403
+        assert answer.status == 404
 
 
 @pytest.mark.parametrize(

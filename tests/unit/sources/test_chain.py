@@ -130,6 +130,20 @@ def test_every_miss_is_in_the_error(store: Store) -> None:
     assert list(store.leases.iterdir()) == []
 
 
+def test_a_source_that_could_not_have_it_is_named_only_when_no_other_was_asked(store: Store) -> None:
+    beside = Fake("hub", far=True, answer=Miss("hub", "it has repositories only", beside=True))
+    heard = Heard()
+    for sources, told in (
+        ([missing("local"), beside], "local: local has it not"),
+        ([beside], f"hub: {beside.answer.reason}"),
+    ):
+        with pytest.raises(WeightsUnavailable) as caught:
+            place(WANTED, sources, store, heard.listener, QUICK)
+        assert caught.value.message == f"no source has 'smol:135m': {told}"
+    # In the log each of them is.
+    assert [miss.source for miss in heard.misses] == ["local", "hub", "hub"]
+
+
 def test_no_source_is_said(store: Store) -> None:
     with pytest.raises(WeightsUnavailable, match="no source has 'smol:135m': there is no source"):
         place(WANTED, [], store, policy=QUICK)
@@ -178,8 +192,10 @@ def test_a_model_that_cannot_be_dressed_is_brought_again(store: Store, tmp_path:
     wanted = from_repository("org/repo:Q8_0")
     Registration(gguf, skip_projector=True).into(store, wanted.name)
 
+    projector = folder(tmp_path / "files", "mmproj-F16.gguf") / "mmproj-F16.gguf"
+
     def again(delivery: Delivery) -> Manifest:
-        return Registration(gguf, projector=gguf).into(delivery.store, wanted.name).manifest
+        return Registration(gguf, projector=projector).into(delivery.store, wanted.name).manifest
 
     placed = place(wanted, [Fake("hub", far=True, bring=again)], store, policy=QUICK)
     assert (placed.source, placed.manifest.layer("projector") is not None) == ("hub", True)

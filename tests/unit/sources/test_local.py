@@ -121,8 +121,10 @@ def test_an_offer_says_what_has_to_be_read(tmp_path: Path) -> None:
     ("place", "words"),
     [
         ("nowhere.gguf", "nowhere.gguf does not exist"),
-        ("empty", "has no GGUF model; it has: nothing"),
+        ("empty", "empty has no GGUF file"),
         ("two", "several files for Q4_K_M: a-Q4_K_M.gguf, b-Q4_K_M.gguf; name one with HF_MODEL_FILE"),
+        ("README.md", "README.md is no GGUF file"),
+        ("blob", "blob is a GGUF file by another name: link it under one that ends in .gguf"),
         ("half", "lacks parts of m; it has: m-00001-of-00002.gguf"),
         ("half/m-00001-of-00002.gguf", "lacks parts of m"),
     ],
@@ -131,6 +133,8 @@ def test_what_is_wrong_with_a_path_is_said(tmp_path: Path, place: str, words: st
     (tmp_path / "empty").mkdir()
     folder(tmp_path / "two", "a-Q4_K_M.gguf", "b-Q4_K_M.gguf")
     folder(tmp_path / "half", "m-00001-of-00002.gguf")
+    (tmp_path / "README.md").write_text("# Read me")
+    (tmp_path / "blob").write_bytes((folder(tmp_path / "one", "m.gguf") / "m.gguf").read_bytes())
     assert words in missed(Local(), from_text(str(tmp_path / place)))
 
 

@@ -116,7 +116,7 @@ def broken(hub: Path, how: str) -> Wanted:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("links", "has no GGUF model; it has: nothing"),
+        ("links", "has no GGUF file"),
         ("snapshots", "has no snapshot of main"),
         ("nothing", "has no Q5_K_M; it has: "),
     ],

@@ -251,9 +251,14 @@ def test_a_server_that_goes_away_is_a_miss(serve: Serve, sent: bytes, *, reset: 
 def test_no_server_is_a_miss() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert pull(url, "m", limit_s=LIMIT_S, report=pytest.fail) == Miss(
-        "registry", "the server dropped the pull (ConnectionError)"
-    )
+    told = {
+        url: "Connection refused",
+        "127.0.0.1:99999": "that is no http address",
+        "http://": "that is no http address",
+    }
+    for place, why in told.items():
+        reason = f"no server answers at {place} ({why})"
+        assert pull(place, "m", limit_s=LIMIT_S, report=pytest.fail) == Miss("registry", reason)
 
 
 def test_a_pull_that_never_ends_is_given_up_and_stopped(serve: Serve) -> None:

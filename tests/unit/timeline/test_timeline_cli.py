@@ -40,13 +40,30 @@ def test_data_instead_of_a_picture(own_file: str, capsys: pytest.CaptureFixture[
     assert set(json.loads(capsys.readouterr().out)) == {"before", "after", "differences"}
 
 
-@pytest.mark.parametrize(("width", "expected"), [("10", 72), ("120", 120)])
-def test_the_width_is_taken_unless_nothing_would_fit(
-    own_file: str, capsys: pytest.CaptureFixture[str], width: str, expected: int
-) -> None:
-    assert main([own_file, "--width", width]) == 0
+@pytest.mark.parametrize("width", [72, 120])
+def test_the_width_is_taken(own_file: str, capsys: pytest.CaptureFixture[str], width: int) -> None:
+    assert main([own_file, "--width", str(width)]) == 0
     axis = capsys.readouterr().out.splitlines()[2]
-    assert len(axis) == expected
+    assert len(axis) == width
+
+
+@pytest.mark.parametrize("width", ["-3", "5", "71", "wide", "²", ""])
+def test_a_width_in_which_nothing_would_fit_is_refused(
+    own_file: str, capsys: pytest.CaptureFixture[str], width: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([own_file, f"--width={width}"])
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"argument --width: {width!r} is no width the picture fits in: say 72 or more")
+
+
+def test_a_narrow_terminal_gets_the_least_that_can_be_read(
+    own_file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main([own_file]) == 0
+    assert len(capsys.readouterr().out.splitlines()[2]) == 72
 
 
 def test_ascii_and_colour_can_be_asked_for(own_file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,4 +143,4 @@ def test_a_wrong_command_line_is_explained(argv: list[str], capsys: pytest.Captu
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
-    assert "usage: timeline" in capsys.readouterr().err
+    assert "usage: python -m worker timeline" in capsys.readouterr().err

@@ -18,6 +18,10 @@ from worker.local.engine.scheduler import Scheduler
 from worker.local.engine.settings import Settings
 
 MAX_TOP_LOGPROBS = 20
+NO_TEMPLATE = (
+    "the local engine takes no template, it renders prompts by the GGUF's own: leave `template` out, "
+    "or serve with a real Ollama (OLLAMA_BIN)"
+)
 
 
 class Native:
@@ -42,6 +46,8 @@ class Native:
             return
         if raw and (body.text("template") or body.text("system") or body.get("context")):
             raise ApiError(400, "raw mode does not support template, system, or context")
+        if body.text("template"):
+            raise ApiError(400, NO_TEMPLATE)
         _check_capabilities(body, model, "generate", ["insert"] if body.text("suffix") else [])
         body = _thinking(body, model)
         options = self._options(body, model)

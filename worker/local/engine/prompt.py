@@ -58,7 +58,7 @@ def completion_request(body: Body, options: Options, prompt: str) -> dict[str, A
 async def rendered(runner: Runner, body: Body, system: str, examples: list[dict[str, Any]]) -> str:
     """Return the prompt of a generate request in the model's chat format, as llama.cpp renders it.
 
-    A Go template, in the request or in the store, cannot be run here: the GGUF's own template takes its place.
+    A Go template of the store cannot be run here: the GGUF's own template takes its place.
     """
     first = [{"role": "system", "content": body.text("system") or system}]
     messages = (first if first[0]["content"] else []) + examples

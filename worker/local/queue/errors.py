@@ -21,6 +21,12 @@ class Unauthorized(Refused):
     status = 401
 
 
+class EndpointUnknown(Refused):
+    """There is one endpoint here, and it has another id."""
+
+    status = 404
+
+
 class JobUnknown(Refused):
     """No such job: it never was, was purged, or has expired."""
 

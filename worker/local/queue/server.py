@@ -8,8 +8,9 @@ from typing import cast
 
 from aiohttp import web
 
+from worker.gateway.access import Access
 from worker.local.queue.client_side import ClientSide
-from worker.local.queue.errors import Refused, Unauthorized
+from worker.local.queue.errors import EndpointUnknown, Refused, Unauthorized
 from worker.local.queue.faults import Faults
 from worker.local.queue.job import Job
 from worker.local.queue.limits import Limits
@@ -21,6 +22,8 @@ from worker.local.queue.worker_side import WorkerSide
 
 ENDPOINT_ID = "local"
 PREFIX = f"/v2/{ENDPOINT_ID}"
+# What is sent to another endpoint's address, often that of the documentation's placeholder.
+ELSEWHERE = f"/v2/{{endpoint:(?!{ENDPOINT_ID}/)[^/]+}}/{{call:.+}}"
 SWEEP_S = 0.05
 READ_BYTES = 64 * 1024 * 1024  # above every limit, so that the queue and not aiohttp answers a large body
 
@@ -39,10 +42,12 @@ class QueueServer:
         self.store = JobStore(limits, record)
         self.store.on_final = self._announce
         self._api_key = api_key
+        self._access = Access(api_key, None)
         self._webhooks = Webhooks(limits)
         self._workers = WorkerSide(self.store, record, faults, limits, api_key=api_key)
         clients, openai = ClientSide(self.store, limits), OpenAIFront(self.store, limits)
-        self._client_routes = [*clients.routes(PREFIX), *openai.routes(PREFIX)]
+        elsewhere = web.route("*", ELSEWHERE, _elsewhere)
+        self._client_routes = [*clients.routes(PREFIX), *openai.routes(PREFIX), elsewhere]
         self._stopped = asyncio.Event()
 
     async def serve(self, host: str, port: int, started: Callable[[int], None]) -> None:
@@ -80,8 +85,8 @@ class QueueServer:
 
     def _guarded(self, route: web.RouteDef) -> web.RouteDef:
         async def handle(request: web.Request) -> web.StreamResponse:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if self._api_key not in {None, given}:
+            # Runpod takes the bare key, too.
+            if request.headers.get("Authorization", "") != self._api_key and not self._access.allows(request.headers):
                 raise Unauthorized("the API key is missing or wrong")
             return await handler(request)
 
@@ -91,6 +96,11 @@ class QueueServer:
     def _announce(self, job: Job) -> None:
         if job.order.webhook is not None:
             self._webhooks.post(job.order.webhook, self.store.status(job))
+
+
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
+    endpoint, call = request.match_info["endpoint"], request.match_info["call"]
+    raise EndpointUnknown(f"there is no endpoint {endpoint!r:.80} here, its id is {ENDPOINT_ID!r}: {PREFIX}/{call:.80}")
 
 
 @web.middleware

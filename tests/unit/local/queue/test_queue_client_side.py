@@ -153,11 +153,21 @@ def test_unknown_jobs_are_404(client: HttpClient, path: str) -> None:
     assert client.post("retry/nobody").status_code == 404
 
 
-@pytest.mark.parametrize(("path", "status"), [("nothing", 404), ("../other/run", 404), ("status/x", 405)])
+@pytest.mark.parametrize(("path", "status"), [("nothing", 404), ("../run", 404), ("status/x", 405)])
 def test_unknown_routes_are_answered_in_json(client: HttpClient, path: str, status: int) -> None:
     answer = client.post(path, {"input": {}})
     assert answer.status_code == status
     assert answer.json()["error"].startswith("POST /v2/")
+
+
+@pytest.mark.parametrize("call", ["run", "runsync", "openai/v1/chat/completions", "status/x"])
+def test_another_endpoint_is_told_the_id_of_the_one_that_is_here(client: HttpClient, call: str) -> None:
+    for endpoint in ("ENDPOINT_ID", "locally"):
+        answer = client.post(f"../{endpoint}/{call}", {"input": {}})
+        assert answer.status_code == 404
+        assert answer.json() == {
+            "error": f"there is no endpoint '{endpoint}' here, its id is 'local': /v2/local/{call}"
+        }
 
 
 def test_a_result_disappears_after_its_retention(new_client: NewClient, new_worker: NewWorker) -> None:
@@ -187,5 +197,14 @@ def test_the_key_is_needed_where_one_is_set(new_client: NewClient, header: str, 
             client.get("health", headers={"Authorization": header}),
             client.post("run", {"input": {}}, headers={"Authorization": header}),
             client.post("openai/v1/chat/completions", b"{", headers={"Authorization": header}),
+            client.get("../other/health", headers={"Authorization": header}),
         ]
-        assert [answer.status_code for answer in answers] == [status, status, 401 if status == 401 else 400]
+        assert [answer.status_code for answer in answers] == (
+            [status, status, 400, 404] if status == 200 else [status] * 4
+        )
+
+
+@pytest.mark.parametrize(("key", "status"), [("secret", 200), ("Secret", 401), ("Bearer secret", 401)])
+def test_the_key_may_be_where_the_other_apis_of_the_port_take_it(new_client: NewClient, key: str, status: int) -> None:
+    with LocalQueue(api_key="secret") as queue:
+        assert new_client(queue).get("health", headers={"X-Api-Key": key}).status_code == status
