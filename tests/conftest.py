@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import shlex
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 MARK = "TEST_PROCESS_MARK"
 MODEL = "smollm2:135m"
 START = (str(ROOT / "start.sh"),)
+# Whoever runs the tests in the background has Ctrl-C ignored, which programs inherit that are to be interrupted here.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 FAKE = shlex.join([sys.executable, str(ROOT / "tests" / "fakes" / "server.py"), "serve"])
 
 

@@ -120,7 +120,7 @@ class _Transfer:
         size_bytes = found.stat.st_size
         self._digest = TrailingDigest(partial.fd, size_bytes) if terms.sha256 is not None else None
         moved = self._digest.wrote if self._digest is not None else lambda *_: None
-        self._copy = BlockCopy(source, partial.fd, size_bytes, moved)
+        self._copy = BlockCopy(source, partial.fd, size_bytes, moved, growing=self._digest is not None)
 
     def run(self, meter: Meter) -> str:
         """Move every byte and verify it; return the method's name."""

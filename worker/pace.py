@@ -8,7 +8,7 @@ from collections.abc import Callable
 from worker.readers import BlockCopy, Method, Tally
 
 # Best or within 6 % of the best on every filesystem measured: bench/results/landing.
-DIRECT = Method(readers=6, direct=True)
+DIRECT = Method(readers=12, direct=True)
 # What the server would do by itself, and the only way that never makes a filesystem slower than that.
 SINGLE = Method(readers=1, direct=False)
 # Three times faster on a filesystem without read-ahead of its own, four times slower on one that has it.

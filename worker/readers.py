@@ -14,7 +14,7 @@ from pathlib import Path
 
 from worker import glimpse
 from worker.opened import Opened
-from worker.stretches import BLOCK_BYTES, Stretches
+from worker.stretches import BLOCK_BYTES, CHUNK_BYTES, Stretches
 
 _PAUSE_S = 0.05
 # How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
@@ -63,8 +63,19 @@ class BlockCopy:
     `moved` is called by the threads with the start and end of what they have written.
     """
 
-    def __init__(self, source: Path, target_fd: int, size_bytes: int, moved: Callable[[int, int], None]) -> None:
-        """Prepare to copy `size_bytes` of `source` into the file open as `target_fd`."""
+    def __init__(
+        self,
+        source: Path,
+        target_fd: int,
+        size_bytes: int,
+        moved: Callable[[int, int], None],
+        *,
+        growing: bool = False,
+    ) -> None:
+        """Prepare to copy `size_bytes` of `source` into the file open as `target_fd`.
+
+        `growing` makes the target complete from its start on, for who reads it meanwhile, at the cost of some speed.
+        """
         self.source = source
         self.size_bytes = size_bytes
         self.tally = Tally()
@@ -73,6 +84,7 @@ class BlockCopy:
         self._moved = moved
         self._lock = threading.Lock()
         self._stretches = Stretches(size_bytes)
+        self._stretch_bytes = CHUNK_BYTES if growing else None
         self._kept_bytes = 0
         self._deadline_s: float | None = None
         self._halted = False
@@ -113,6 +125,7 @@ class BlockCopy:
         began_s = self.moved_at_s = time.monotonic()
         self._kept_bytes = 0 if limit_bytes is None else max(0, self.left_bytes - limit_bytes)
         self._deadline_s = None if limit_s is None else began_s + limit_s
+        self._stretches.share_out(method.readers, most_bytes=self._stretch_bytes)
         count = min(method.readers, -(-(self.left_bytes - self._kept_bytes) // BLOCK_BYTES))
         threads = [
             threading.Thread(target=self._work, args=(method, i), name=f"landing-{i}", daemon=True)
@@ -130,7 +143,6 @@ class BlockCopy:
         finally:
             if not finished:
                 self._halt(threads)
-            self._stretches.leave()
         if self._failure is not None:
             raise self._failure
         return max(time.monotonic() - began_s, 1e-9)

@@ -18,8 +18,9 @@ from worker.digest import TrailingDigest
 from worker.known_digest import Damaged
 from worker.manifest import Layer, Manifest
 from worker.opened import supports_direct
+from worker.pace import DIRECT, SINGLE
 from worker.progress import Meter
-from worker.readers import BlockCopy, Method
+from worker.readers import BlockCopy
 
 # ioctl number of FICLONE, from linux/fs.h: share another file's extents instead of copying them.
 _FICLONE = 0x40049409
@@ -207,9 +208,8 @@ def _copy(source: Path, target: Path, sha256: str, meter: Meter) -> None:
     trailing = TrailingDigest(fd, size_bytes)
     try:
         os.ftruncate(fd, size_bytes)
-        copy = BlockCopy(source, fd, size_bytes, trailing.wrote)
-        direct = supports_direct(source)
-        copy.run(Method(4 if direct else 1, direct), lambda: meter.reach(copy.tally.moved_bytes))
+        copy = BlockCopy(source, fd, size_bytes, trailing.wrote, growing=True)
+        copy.run(DIRECT if supports_direct(source) else SINGLE, lambda: meter.reach(copy.tally.moved_bytes))
         found = trailing.result(lambda: meter.advance(0))
     finally:
         trailing.abandon()

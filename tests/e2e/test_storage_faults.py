@@ -124,7 +124,7 @@ def test_a_volume_counts_as_distant_and_a_slow_one_is_read_in_large_pieces_at_on
     requests, size_bytes, most_at_once = slow.stats()
     assert arrived.path.read_bytes() == slow.content
     assert arrived.landed is not None
-    assert arrived.landed.method == "O_DIRECT, 6 readers"
+    assert arrived.landed.method == "O_DIRECT, 12 readers"
     assert size_bytes <= SIZE + 2 * MIB
     assert size_bytes / requests > 512 * 1024
     assert most_at_once >= 4

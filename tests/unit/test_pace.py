@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from worker import pace
 from worker.glimpse import GLIMPSE_BYTES
 from worker.pace import DIRECT, MANY, MARGIN, SINGLE, WINDOW_S, Pace, Slower
-from worker.readers import BLOCK_BYTES, Method, Tally
+from worker.readers import Method, Tally
 
+# What the simulated storage moves at once.
+BLOCK_BYTES = 4 << 20
 MB = 10**6
 GIB = 1 << 30
 PROBE = 256 << 20
