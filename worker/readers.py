@@ -16,6 +16,9 @@ from worker import glimpse
 from worker.opened import Opened
 from worker.stretches import BLOCK_BYTES, CHUNK_BYTES, Stretches
 
+# What a FUSE filesystem asks for at once. A longer read becomes several requests that arrive in any order, and a
+# filesystem that reads ahead does not see then that the file is read in sequence.
+REQUEST_BYTES = 1 << 20
 _PAUSE_S = 0.05
 # How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
 _GRACE_S = 1.0
@@ -184,12 +187,7 @@ class BlockCopy:
         offset, end = span
         while offset < end and not self._halted:
             began_s = time.monotonic()
-            # After a short read the offset may not be aligned any more: then read on through the page cache.
-            aligned = offset % mmap.PAGESIZE == 0
-            source_fd = source.fd if cold and aligned else source.plain_fd
-            count = min(os.preadv(source_fd, [view], offset), end - offset)
-            if count <= 0:
-                raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))
+            count = self._read(source, view, (offset, end), cold=cold)
             read_s = time.monotonic() - began_s
             written = 0
             while written < count:
@@ -198,6 +196,23 @@ class BlockCopy:
             self._moved(offset, offset + count)
             offset += count
             self._count(count, (read_s, write_s), cold=cold)
+
+    def _read(self, source: Opened, view: memoryview, span: tuple[int, int], *, cold: bool) -> int:
+        """Read up to a block from the start of `span`, in requests that follow one another; return how much it was."""
+        start, end = span
+        offset = start
+        while offset < min(end, start + len(view)) and not self._halted:
+            # After a short read the offset may not be aligned any more: then read on through the page cache.
+            aligned = offset % mmap.PAGESIZE == 0
+            source_fd = source.fd if cold and aligned else source.plain_fd
+            at = offset - start
+            # Not kept by the traceback of a failed read: a buffer that is looked at cannot be closed.
+            with view[at : at + REQUEST_BYTES] as room:
+                count = min(os.preadv(source_fd, [room], offset), end - offset)
+            if count <= 0:
+                raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))
+            offset += count
+        return offset - start
 
     def _count(self, count: int, seconds: tuple[float, float], *, cold: bool) -> None:
         read_s, write_s = seconds

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 
-# One request of a FUSE filesystem: a longer read becomes several at once, which arrive in any order, and a filesystem
-# that reads ahead does not see then that the file is read in sequence.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 4 << 20
 # What MooseFS and JuiceFS call a chunk: readers of one wait for each other, readers of several do not.
 CHUNK_BYTES = 64 << 20
 

@@ -29,7 +29,7 @@ SIZES = [0, 1, mmap.PAGESIZE, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 40
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return make(tmp_path / "volume" / "model.gguf", 8 * BLOCK_BYTES + 999)
+    return make(tmp_path / "volume" / "model.gguf", 2 * BLOCK_BYTES + 999)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_bytes_in_the_page_cache_are_the_bytes_on_disk_and_the_bytes_of_the_
         pytest.skip("no O_DIRECT on this filesystem")
     finally:
         os.close(fd)
-    with contextlib.closing(mmap.mmap(-1, 16 * BLOCK_BYTES)) as block:
+    with contextlib.closing(mmap.mmap(-1, 4 * BLOCK_BYTES)) as block:
         # Past the page cache: this is what the device holds.
         count = os.preadv(direct_fd, [block], 0)
         os.close(direct_fd)
@@ -321,7 +321,7 @@ def test_a_landing_that_does_not_pay_leaves_nothing(
     # More than all readers take on at once: something is left to be given up.
     source = tmp_path / "large"
     with source.open("wb") as file:
-        for _ in range(8 * DIRECT.readers):
+        for _ in range(2 * DIRECT.readers):
             file.write(os.urandom(BLOCK_BYTES))
         file.flush()
         os.fsync(file.fileno())

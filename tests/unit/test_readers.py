@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from worker.opened import supports_direct
-from worker.readers import BLOCK_BYTES, BlockCopy, Method, Tally
+from worker.readers import BLOCK_BYTES, REQUEST_BYTES, BlockCopy, Method, Tally
 
 MIB = 1 << 20
 SIZE = 3 * BLOCK_BYTES + 12_345
@@ -128,6 +128,24 @@ def test_reads_that_return_less_than_was_asked_for_are_put_together(
     files.copy().run(method, nothing)
     monkeypatch.undo()
     assert files.copied()
+
+
+def test_a_reader_asks_for_what_follows_in_one_request_after_another(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.preadv
+    asked: list[tuple[int, int]] = []
+
+    def preadv(fd: int, views: list[memoryview], offset: int) -> int:
+        asked.append((offset, sum(map(len, views))))
+        return real(fd, views, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    files.copy().run(SINGLE, nothing)
+    assert [offset for offset, _ in asked] == list(range(0, SIZE, REQUEST_BYTES))
+    assert {length for _, length in asked} == {REQUEST_BYTES}
+    # What is written is whole blocks all the same.
+    assert [end - start for start, end in files.spans] == [BLOCK_BYTES] * 3 + [SIZE % BLOCK_BYTES]
 
 
 def test_writes_that_take_less_than_was_given_are_put_together(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
