@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -73,10 +74,6 @@ class MooseFs:
             _run("ip", "netns", "add", name)
             stack.callback(_run, "ip", "netns", "delete", name)
         self._connect(stack, server, client)
-        for name, own, other in ((server, SERVER_IP, CLIENT_IP), (client, CLIENT_IP, SERVER_IP)):
-            _run("ip", "-n", name, "link", "set", "lo", "up")
-            _run("ip", "-n", name, "addr", "add", own, "peer", other, "dev", "delay0")
-            _run("ip", "-n", name, "link", "set", "delay0", "mtu", "65520", "up")
         for program, file in (("mfsmaster", "master.cfg"), ("mfschunkserver", "chunk.cfg")):
             self._spawn(stack, server, [program, "-f", "-c", str(self._folder / file), "start"])
         for mount in self.mounts:
@@ -86,12 +83,28 @@ class MooseFs:
             _wait_writable(mount)
 
     def _connect(self, stack: ExitStack, server: str, client: str) -> None:
-        if self._rtt_ms == 0:
-            # The kernel's own: what is measured shares its cores with a link that is a process.
-            _run("ip", "-n", server, "link", "add", "delay0", "type", "veth", "peer", "name", "delay0", "netns", client)
-            return
-        delay_us = round(self._rtt_ms * 1000 / 2)
-        stack.callback(end, start_ready([str(self._link), server, client, str(delay_us)]))
+        """Join the namespaces: what comes from the server at once, what goes there a whole round trip later.
+
+        To whom asks and waits it is all the same which way the time is spent. The delay is a process that shares its
+        cores with what is measured, and what the server sends is nearly everything.
+        """
+        peer = ("peer", "name", "back0", "netns", client)
+        _run("ip", "-n", server, "link", "add", "back0", "type", "veth", *peer)
+        there = "back0"
+        if self._rtt_ms:
+            there = "delay0"
+            delay_us = round(self._rtt_ms * 1000)
+            stack.callback(end, start_ready([str(self._link), server, client, str(delay_us)]))
+        for name, own, other, device in (
+            (server, SERVER_IP, CLIENT_IP, "back0"),
+            (client, CLIENT_IP, SERVER_IP, there),
+        ):
+            # What comes over one device is answered over the other.
+            _inside(name, "sh", "-c", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done")
+            for link in {"lo", "back0", there}:
+                mtu = () if link == "lo" else ("mtu", "65520")
+                _run("ip", "-n", name, "link", "set", link, *mtu, "up")
+            _run("ip", "-n", name, "addr", "add", own, "peer", other, "dev", device)
 
     def _configure(self) -> None:
         values = {"folder": self._folder, "data": self._folder / "data", "server": SERVER_IP}
@@ -112,7 +125,7 @@ class MooseFs:
         # Not `ip netns exec`: that would hide the mount in a mount namespace.
         with (self._folder / f"{command[0]}.log").open("a") as log:
             process = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{name_space}", *command],  # noqa: S607 - the machine's own
+                _entering(name_space, command),
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -120,6 +133,14 @@ class MooseFs:
                 start_new_session=True,
             )
         stack.callback(end, process)
+
+
+def _entering(name_space: str, command: Sequence[str]) -> list[str]:
+    return ["nsenter", f"--net=/run/netns/{name_space}", *command]
+
+
+def _inside(name_space: str, *command: str) -> None:
+    _run(*_entering(name_space, command))
 
 
 def _run(*command: str) -> None:
