@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from worker.readers import BlockCopy, Method, Tally
 
-# Best or within 6 % of the best on every filesystem measured: bench/results/landing.
+# As many requests as a FUSE filesystem takes at once, and a sixth faster than any fewer over 10 ms; where nothing is far,
+# fewer do as well or a little better: bench/results/landing.
 DIRECT = Method(readers=12, direct=True)
 # What the server would do by itself, and the only way that never makes a filesystem slower than that.
 SINGLE = Method(readers=1, direct=False)
