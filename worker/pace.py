@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from worker.readers import BlockCopy, Method, Tally
 
-# As many requests as a FUSE filesystem takes at once, and a sixth faster than any fewer over 10 ms; where nothing is far,
-# fewer do as well or a little better: bench/results/landing.
+# As many requests as a FUSE filesystem takes at once: the fastest where each takes 10 ms. Where nothing is far, fewer
+# do as well or a little better: bench/results/landing.
 DIRECT = Method(readers=12, direct=True)
 # What the server would do by itself, and the only way that never makes a filesystem slower than that.
 SINGLE = Method(readers=1, direct=False)
