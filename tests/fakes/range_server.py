@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -59,6 +59,7 @@ class Fault:
 
 
 App = Callable[[Request], Answer]
+Serve = Callable[..., "RangeServer"]
 Faults = Callable[[Request], Fault | None]
 
 
@@ -101,6 +102,17 @@ class RangeServer:
 
     def asked(self, path: str) -> list[Request]:
         return [request for request in self.requests if request.path.partition("?")[0] == path]
+
+
+@contextlib.contextmanager
+def starting(usual: App) -> Iterator[Serve]:
+    """Give what starts servers, of `usual` unless another app is named; they end with the context."""
+    with contextlib.ExitStack() as stack:
+
+        def start(app: App | None = None, **options: Any) -> RangeServer:
+            return stack.enter_context(RangeServer(app or usual, **options))
+
+        yield start
 
 
 class _Http(ThreadingHTTPServer):

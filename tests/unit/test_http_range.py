@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 import pytest
 
-from tests.fakes.range_server import Answer, App, Fault, RangeServer, Request, serving
+from tests.fakes.range_server import Answer, App, Fault, Request, Serve, serving, starting
 from worker.http_answer import NotThere, TransferFailed
 from worker.http_range import BUFFER_BYTES, Line, Origin, RangeIgnored
 
@@ -18,16 +18,10 @@ CONTENT = random.Random(2).randbytes(SIZE)  # noqa: S311 - content, not a secret
 SPAN = (1000, SIZE - 7)
 TOKEN = {"Authorization": "Bearer secret"}
 
-Serve = Callable[..., RangeServer]
-
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    with ExitStack() as stack:
-
-        def start(app: App | None = None, **options: object) -> RangeServer:
-            return stack.enter_context(RangeServer(app or serving({"/m": CONTENT}), **options))
-
+    with starting(serving({"/m": CONTENT})) as start:
         yield start
 
 

@@ -4,14 +4,13 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.range_server import Answer, App, Fault, RangeServer, Request, serving
+from tests.fakes.range_server import Answer, Fault, RangeServer, Request, Serve, serving, starting
 from worker import http_answer, transfer
 from worker.http_answer import TransferFailed
 from worker.http_range import Origin
@@ -26,16 +25,10 @@ CONTENT = random.Random(1).randbytes(SIZE)  # noqa: S311 - content, not a secret
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 QUICK = Terms(connections=4, piece_bytes=PIECE, patience_s=1.0, longest_wait_s=5.0, floor_bytes_per_s=0.0)
 
-Serve = Callable[..., RangeServer]
-
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    with ExitStack() as stack:
-
-        def start(app: App | None = None, **options: object) -> RangeServer:
-            return stack.enter_context(RangeServer(app or serving({"/m": CONTENT}), **options))
-
+    with starting(serving({"/m": CONTENT})) as start:
         yield start
 
 
