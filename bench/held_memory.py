@@ -9,7 +9,6 @@ milliseconds. Where no host does that it changes nothing.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.programs import beside
+
 STEP_BYTES = 16 << 20
 # Free beyond what was free at first: enough for what is taken until the next look.
 AHEAD_BYTES = 64 << 20
@@ -28,24 +28,8 @@ READ_BYTES = 4 << 20
 @contextmanager
 def held(size_bytes: int, folder: Path) -> Iterator[None]:
     """Hold `size_bytes` of memory, which the commands run in the context take; `folder` is on disk and has the room."""
-    command = [sys.executable, "-m", "bench.held_memory", str(size_bytes), str(folder)]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        # Ctrl-C at the terminal does not reach it: it ends with this context.
-        start_new_session=True,
-    ) as holder:
-        if holder.stdin is None or holder.stdout is None:
-            raise RuntimeError("the holder has no pipes")
-        try:
-            if not holder.stdout.readline():
-                raise RuntimeError("no memory could be held")
-            yield
-        finally:
-            holder.terminate()
+    with beside("bench.held_memory", str(size_bytes), str(folder)):
+        yield
 
 
 def main() -> int:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
 
 READY_LIMIT_S = 60.0
 END_LIMIT_S = 20.0
@@ -51,6 +55,30 @@ def start_ready(command: Sequence[str]) -> subprocess.Popen[str]:
     if not ready:
         raise Unavailable(f"{Path(command[0]).name} does not start here")
     return process
+
+
+@contextmanager
+def beside(module: str, *arguments: str) -> Iterator[str]:
+    """Run a Python module beside the measurement until the context ends; yield the first line it prints.
+
+    Its standard input ends with this process. Ctrl-C at the terminal does not reach it: it ends with the context.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            line = process.stdout.readline() if process.stdout is not None else ""
+            if not line:
+                raise RuntimeError(f"{module} ended before it was ready")
+            yield line.rstrip("\n")
+        finally:
+            process.terminate()
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -35,6 +35,9 @@ class TrailingDigest:
         """Say that bytes [start, end) are in the file; ranges may come in any order and must not overlap."""
         with self._grown:
             self._ends[start] = end
+            if start != self._complete_bytes:
+                # The thread would wake for nothing, and take a core from who writes.
+                return
             while self._complete_bytes in self._ends:
                 self._complete_bytes = self._ends.pop(self._complete_bytes)
             self._grown.notify()

@@ -7,6 +7,7 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -14,8 +15,10 @@ from urllib.parse import urlsplit
 from worker.http_answer import DENIED, TransferFailed, connect, redirected, refused, require_ready, target, understood
 
 BUFFER_BYTES = 1 << 20
-# What comes is counted in steps of this, so that a slow connection is not taken for one that gives nothing.
-_STEP_BYTES = 128 << 10
+# What comes is counted in steps of what the connection gives in this time, so that a slow one is not taken for one that
+# gives nothing. Small steps for a fast one would cost as much as all else that is done with its bytes.
+_STEP_S = 0.5
+_LEAST_STEP_BYTES = 128 << 10
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _GIVEN = frozenset({200, 206})
@@ -82,6 +85,7 @@ class Line:
         self._host = ("", "")
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._came_bytes = 0
+        self._step_bytes = _LEAST_STEP_BYTES
 
     @property
     def came_bytes(self) -> int:
@@ -137,11 +141,14 @@ class Line:
         """Fill the buffer up to `limit_bytes`; return how much came before the connection ended."""
         room, filled = self._buffer[:limit_bytes], 0
         while filled < len(room):
-            count = answer.readinto(room[filled : filled + _STEP_BYTES])
+            began_s = time.monotonic()
+            count = answer.readinto(room[filled : filled + self._step_bytes])
             if not count:
                 break
             filled += count
             self._came_bytes += count
+            rate = count / max(time.monotonic() - began_s, 1e-6)
+            self._step_bytes = max(_LEAST_STEP_BYTES, int(rate * _STEP_S))
         if not filled:
             raise ConnectionError(f"the connection ended {limit_bytes:,} bytes too early")
         return filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import random
 import socket
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,23 @@ def test_what_came_before_an_error_is_right_and_counted(serve: Serve) -> None:
         assert reader.line.came_bytes == cut_at
         # The next fetch opens another connection.
         assert reader.fetch(*SPAN) == CONTENT[SPAN[0] : SPAN[1]]
+
+
+def test_a_fast_connection_is_read_in_few_steps(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    readinto = http.client.HTTPResponse.readinto
+
+    def counted(answer: http.client.HTTPResponse, room: memoryview) -> int:
+        steps.append(len(room))
+        return readinto(answer, room)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "readinto", counted)
+    with closing(Reader(f"{serve().url}/m")) as reader:
+        for _ in range(8):
+            assert reader.fetch(0, SIZE) == CONTENT
+    # The first one tells how fast it is; then a buffer at a time, for each file one whole and what is left.
+    assert steps[0] < BUFFER_BYTES / 4
+    assert len(steps) <= 8 * 2 + 4
 
 
 def test_the_token_goes_to_its_own_host_under_any_path(serve: Serve) -> None:

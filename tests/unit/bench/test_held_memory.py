@@ -51,7 +51,7 @@ def test_nothing_is_left_when_the_context_ends(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_room_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no memory could be held"), held(AHEAD_BYTES, tmp_path / "absent"):
+    with pytest.raises(RuntimeError, match="ended before it was ready"), held(AHEAD_BYTES, tmp_path / "absent"):
         pytest.fail("nothing is held")
 
 
