@@ -13,11 +13,11 @@ from worker.bounded import Stalled
 from worker.digest import TrailingDigest
 from worker.glimpse import FirstGlimpse
 from worker.known_digest import Damaged
-from worker.opened import supports_direct
-from worker.pace import Pace
+from worker.opened import direct_latency_s
+from worker.pace import Pace, first_method
 from worker.partial import Partial
 from worker.progress import Meter
-from worker.readers import BlockCopy
+from worker.readers import BlockCopy, Method
 from worker.storage import cached_share
 
 BEFORE = "landed before"
@@ -58,7 +58,7 @@ class _Source:
     """What the file was before its first byte was read."""
 
     stat: os.stat_result
-    direct: bool
+    method: Method
     cold_share: float
     first: FirstGlimpse | None
 
@@ -68,7 +68,7 @@ class _Source:
         # Only what is long enough to be judged is worth a glimpse.
         first = FirstGlimpse(path) if stat.st_size > 2 * terms.probe_bytes else None
         cached = cached_share(path) if terms.cached_share is None else terms.cached_share
-        return cls(stat, supports_direct(path), 1.0 - cached, first)
+        return cls(stat, first_method(direct_latency_s(path)), 1.0 - cached, first)
 
 
 def land(source: Path, target: Path, terms: Terms = USUAL, *, meter: Meter | None = None) -> Landed:
@@ -138,7 +138,7 @@ class _Transfer:
             in_place=lambda: first.rate if first else None,
         )
         try:
-            method = pace.drive(watch, direct=self._found.direct)
+            method = pace.drive(watch, self._found.method)
             self._require_whole()
             meter.reach(self._copy.size_bytes)
             self._require_unchanged()

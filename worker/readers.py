@@ -16,9 +16,6 @@ from worker import glimpse
 from worker.opened import Opened
 from worker.stretches import BLOCK_BYTES, CHUNK_BYTES, Stretches
 
-# What a FUSE filesystem asks for at once. A longer read becomes several requests that arrive in any order, and a
-# filesystem that reads ahead does not see then that the file is read in sequence.
-REQUEST_BYTES = 1 << 20
 _PAUSE_S = 0.05
 # How long threads that were told to stop are waited for; one that hangs in the kernel is left behind.
 _GRACE_S = 1.0
@@ -26,10 +23,11 @@ _GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Method:
-    """How a file is read: by how many threads, and past the page cache or through it."""
+    """How a file is read: by how many threads, past the page cache or through it, and how much in one request."""
 
     readers: int
     direct: bool
+    request_bytes: int = BLOCK_BYTES
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -58,6 +56,16 @@ class Tally:
             self.read_s - earlier.read_s,
             self.write_s - earlier.write_s,
         )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What one thread works with: the file it reads and how, room for a block, and where the block is written."""
+
+    source: Opened
+    request_bytes: int
+    view: memoryview
+    target_fd: int
 
 
 class BlockCopy:
@@ -164,7 +172,7 @@ class BlockCopy:
             most_bytes = self.left_bytes - self._kept_bytes
             return None if self._halted or late or most_bytes <= 0 else self._stretches.take(reader, most_bytes)
 
-    def _work(self, method: Method, reader: int) -> None:
+    def _work(self, method: Method, number: int) -> None:
         try:
             with contextlib.ExitStack() as stack:
                 # A thread that hangs may come back when everything is closed: its write must not hit another file
@@ -177,37 +185,38 @@ class BlockCopy:
                     os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 cache = source.page_cache(self.size_bytes)
                 view = stack.enter_context(memoryview(stack.enter_context(_buffer())))
-                while (span := self._take(reader)) is not None:
+                reader = _Reader(source, method.request_bytes, view, target_fd)
+                while (span := self._take(number)) is not None:
                     cold = cache is None or cache.share(*span) < 1.0
-                    self._move(source, target_fd, view, span, cold=cold)
+                    self._move(reader, span, cold=cold)
         except OSError as exc:
             self._failure = self._failure or exc
 
-    def _move(self, source: Opened, target_fd: int, view: memoryview, span: tuple[int, int], *, cold: bool) -> None:
+    def _move(self, reader: _Reader, span: tuple[int, int], *, cold: bool) -> None:
         offset, end = span
         while offset < end and not self._halted:
             began_s = time.monotonic()
-            count = self._read(source, view, (offset, end), cold=cold)
+            count = self._read(reader, (offset, end), cold=cold)
             read_s = time.monotonic() - began_s
             written = 0
             while written < count:
-                written += os.pwrite(target_fd, view[written:count], offset + written)
+                written += os.pwrite(reader.target_fd, reader.view[written:count], offset + written)
             write_s = time.monotonic() - began_s - read_s
             self._moved(offset, offset + count)
             offset += count
             self._count(count, (read_s, write_s), cold=cold)
 
-    def _read(self, source: Opened, view: memoryview, span: tuple[int, int], *, cold: bool) -> int:
+    def _read(self, reader: _Reader, span: tuple[int, int], *, cold: bool) -> int:
         """Read up to a block from the start of `span`, in requests that follow one another; return how much it was."""
-        start, end = span
+        (start, end), source = span, reader.source
         offset = start
-        while offset < min(end, start + len(view)) and not self._halted:
+        while offset < min(end, start + len(reader.view)) and not self._halted:
             # After a short read the offset may not be aligned any more: then read on through the page cache.
             aligned = offset % mmap.PAGESIZE == 0
             source_fd = source.fd if cold and aligned else source.plain_fd
             at = offset - start
             # Not kept by the traceback of a failed read: a buffer that is looked at cannot be closed.
-            with view[at : at + REQUEST_BYTES] as room:
+            with reader.view[at : at + reader.request_bytes] as room:
                 count = min(os.preadv(source_fd, [room], offset), end - offset)
             if count <= 0:
                 raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))

@@ -17,8 +17,8 @@ from worker import manifest, storage
 from worker.digest import TrailingDigest
 from worker.known_digest import Damaged
 from worker.manifest import Layer, Manifest
-from worker.opened import supports_direct
-from worker.pace import DIRECT, SINGLE
+from worker.opened import direct_latency_s
+from worker.pace import first_method
 from worker.progress import Meter
 from worker.readers import BlockCopy
 
@@ -209,7 +209,7 @@ def _copy(source: Path, target: Path, sha256: str, meter: Meter) -> None:
     try:
         os.ftruncate(fd, size_bytes)
         copy = BlockCopy(source, fd, size_bytes, trailing.wrote, growing=True)
-        copy.run(DIRECT if supports_direct(source) else SINGLE, lambda: meter.reach(copy.tally.moved_bytes))
+        copy.run(first_method(direct_latency_s(source)), lambda: meter.reach(copy.tally.moved_bytes))
         found = trailing.result(lambda: meter.advance(0))
     finally:
         trailing.abandon()

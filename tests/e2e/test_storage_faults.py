@@ -187,7 +187,7 @@ def test_a_volume_that_is_only_slow_is_not_taken_for_one_that_hangs(
     make_volume: MakeVolume, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is asked for at once takes less than the limit, the whole much longer.
-    monkeypatch.setattr("worker.pace.DIRECT", Method(2, direct=True))
+    monkeypatch.setattr("worker.landing.first_method", lambda _: Method(2, direct=True))
     slow = make_volume(rate_mb_s=6)
     arrived = bring(slow.model, [folder], HASTY)
     assert arrived.landed is not None

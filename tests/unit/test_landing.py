@@ -17,8 +17,8 @@ import pytest
 from worker import known_digest, landing
 from worker.known_digest import Damaged
 from worker.landing import BEFORE, Terms, land
-from worker.opened import supports_direct
-from worker.pace import DIRECT, Slower
+from worker.opened import direct_latency_s
+from worker.pace import FAR, Slower
 from worker.progress import Halted, Meter, Progress
 from worker.readers import BLOCK_BYTES
 from worker.storage import cached_share
@@ -75,15 +75,21 @@ def test_a_file_of_any_size_lands_whole(size: int, tmp_path: Path, target: Path)
     assert left(target) == ["model.gguf"]
 
 
-def test_the_method_is_told(source: Path, target: Path) -> None:
-    words = "O_DIRECT, 12 readers" if supports_direct(source) else "buffered, 1 reader"
+@pytest.mark.parametrize(("latency_s", "words"), [(0.0003, "O_DIRECT, 4 readers"), (0.003, "O_DIRECT, 12 readers")])
+def test_the_method_follows_how_far_the_file_is_and_is_told(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, latency_s: float, words: str
+) -> None:
+    if direct_latency_s(source) is None:
+        pytest.skip("no O_DIRECT on this filesystem")
+    monkeypatch.setattr(landing, "direct_latency_s", lambda _: latency_s)
     assert land(source, target).method == words
+    assert target.read_bytes() == source.read_bytes()
 
 
 def test_without_direct_reading_it_lands_all_the_same(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landing, "supports_direct", lambda _: False)
+    monkeypatch.setattr(landing, "direct_latency_s", lambda _: None)
     assert land(source, target).method == "buffered, 1 reader"
     assert target.read_bytes() == source.read_bytes()
 
@@ -321,7 +327,7 @@ def test_a_landing_that_does_not_pay_leaves_nothing(
     # More than all readers take on at once: something is left to be given up.
     source = tmp_path / "large"
     with source.open("wb") as file:
-        for _ in range(2 * DIRECT.readers):
+        for _ in range(2 * FAR.readers):
             file.write(os.urandom(BLOCK_BYTES))
         file.flush()
         os.fsync(file.fileno())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from worker.opened import Opened, supports_direct
+from worker.opened import Opened, direct_latency_s
 
 PAGES = 64
 
@@ -37,7 +38,7 @@ def opened(path: Path) -> list[int]:
 
 
 def direct_or_skip(path: Path) -> None:
-    if not supports_direct(path):
+    if direct_latency_s(path) is None:
         pytest.skip("no O_DIRECT on this filesystem")
 
 
@@ -80,12 +81,35 @@ def test_an_error_while_it_is_open_closes_it(path: Path) -> None:
     assert opened(path) == []
 
 
-def test_asking_for_direct_reading_fails_like_reading(tmp_path: Path) -> None:
+def test_asking_how_far_a_file_is_fails_like_reading(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        supports_direct(tmp_path / "absent")
-    (tmp_path / "empty").touch()
-    assert supports_direct(tmp_path / "empty") in {True, False}
+        direct_latency_s(tmp_path / "absent")
 
 
 def test_what_has_no_direct_reading_says_so() -> None:
-    assert not supports_direct(Path("/proc/self/mountinfo"))
+    assert direct_latency_s(Path("/proc/self/mountinfo")) is None
+
+
+@pytest.mark.parametrize(("size", "reads"), [(0, 2), (mmap.PAGESIZE, 2), (64 << 20, 2)])
+def test_the_shorter_of_two_reads_that_read_something_counts(
+    size: int, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, size)
+    direct_or_skip(path)
+    took_s = [0.5, 0.25]
+    offsets = []
+    clock = SimpleNamespace(now_s=0.0)
+    real = os.preadv
+
+    def preadv(fd: int, buffers: list[mmap.mmap], offset: int) -> int:
+        offsets.append(offset)
+        clock.now_s += took_s[len(offsets) - 1]
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr("worker.opened.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    # Where there is nothing the answer costs no storage, so it says nothing about it.
+    assert direct_latency_s(path) == (0.25 if size > 32 << 20 else 0.5)
+    assert len(offsets) == reads

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from worker import pace
 from worker.glimpse import GLIMPSE_BYTES
-from worker.pace import DIRECT, MANY, MARGIN, SINGLE, WINDOW_S, Pace, Slower
+from worker.pace import FAR, MANY, MARGIN, NEAR, NEAR_S, SINGLE, WINDOW_S, Pace, Slower, first_method
 from worker.readers import Method, Tally
 
 # What the simulated storage moves at once.
@@ -91,7 +91,7 @@ class Storage:
         return GLIMPSE_BYTES / took_s
 
     def rate(self, method: Method) -> float:
-        return {DIRECT: self.direct, SINGLE: self.single, MANY: self.many}[method]
+        return {FAR: self.direct, SINGLE: self.single, MANY: self.many}[method]
 
     @property
     def nothing_s(self) -> float:
@@ -109,42 +109,49 @@ class Storage:
                 reread_bytes=reread_bytes,
                 in_place=lambda: self.single * MB if known and not self.cached_share else None,
             )
-            return paced.drive(nothing, direct=direct)
+            return paced.drive(nothing, FAR if direct else SINGLE)
+
+
+def test_how_a_copy_begins_follows_how_far_its_file_is() -> None:
+    methods = [first_method(latency_s) for latency_s in (None, 0.0, NEAR_S * 0.99, NEAR_S, 1.0)]
+    assert methods == [SINGLE, NEAR, NEAR, FAR, FAR]
+    # Both ask for as much at once as a FUSE filesystem takes: twelve requests of 1 MiB.
+    assert {method.readers * method.request_bytes >= 12 << 20 for method in (NEAR, FAR)} == {True}
 
 
 def test_reading_past_the_page_cache_is_kept_when_it_is_fast() -> None:
     storage = Storage()
-    assert storage.drive() == DIRECT
+    assert storage.drive() == FAR
     assert storage.left_bytes == 0
     # A megabyte read in place was much slower: the copy is not even paused for it.
-    assert storage.used == [DIRECT]
+    assert storage.used == [FAR]
     assert storage.glimpses == 0
 
 
 def test_a_glimpse_is_taken_between_two_stretches_when_none_was_before() -> None:
     storage = Storage()
-    assert storage.drive(known=False) == DIRECT
-    assert storage.used == [DIRECT, DIRECT]
+    assert storage.drive(known=False) == FAR
+    assert storage.used == [FAR, FAR]
     assert storage.glimpses == 1
 
 
 def test_reading_in_place_is_tried_where_a_glimpse_of_it_is_fast() -> None:
     storage = Storage(single=990)
-    assert storage.drive() == DIRECT
-    assert storage.used == [DIRECT, SINGLE, DIRECT]
+    assert storage.drive() == FAR
+    assert storage.used == [FAR, SINGLE, FAR]
 
 
 def test_slow_storage_is_compared_without_a_glimpse() -> None:
     storage = Storage(direct=150, single=40, many=30)
-    assert storage.drive() == DIRECT
-    assert storage.used == [DIRECT, SINGLE, MANY, DIRECT]
+    assert storage.drive() == FAR
+    assert storage.used == [FAR, SINGLE, MANY, FAR]
     assert storage.glimpses == 0
 
 
 def test_a_small_file_is_copied_without_finding_anything_out() -> None:
     storage = Storage(size_bytes=PROBE)
-    assert storage.drive() == DIRECT
-    assert storage.used == [DIRECT]
+    assert storage.drive() == FAR
+    assert storage.used == [FAR]
     storage = Storage(size_bytes=2 * PROBE)
     storage.drive()
     assert SINGLE not in storage.used
@@ -197,7 +204,7 @@ def test_a_disk_that_becomes_slow_on_the_way_ends_the_copy() -> None:
 def test_near_its_end_a_copy_is_finished_even_on_a_slow_disk() -> None:
     size = 20 * GIB
     storage = Storage(size_bytes=size, disk=lambda at: 4000 if at < size * 0.95 else 100)
-    assert storage.drive() == DIRECT
+    assert storage.drive() == FAR
     assert storage.left_bytes == 0
 
 
@@ -209,29 +216,29 @@ def test_storage_that_becomes_slow_is_no_reason_to_give_up_for_in_place_it_is_as
         return before(method) if storage.tally.moved_bytes < GIB else 30.0
 
     storage.rate = rate  # type: ignore[method-assign]
-    assert storage.drive() == DIRECT
+    assert storage.drive() == FAR
     assert storage.now_s > 5 * WINDOW_S
 
 
 def test_what_the_page_cache_cannot_keep_counts_against_the_copy() -> None:
-    assert Storage(direct=500, single=400).drive() == DIRECT
+    assert Storage(direct=500, single=400).drive() == FAR
     with pytest.raises(Slower):
         Storage(direct=500, single=400).drive(reread_bytes=4 * GIB)
-    assert Storage(direct=2000, single=200).drive(reread_bytes=4 * GIB) == DIRECT
+    assert Storage(direct=2000, single=200).drive(reread_bytes=4 * GIB) == FAR
 
 
 def test_blocks_from_the_page_cache_do_not_make_storage_look_fast() -> None:
     storage = Storage(direct=1000, single=100, cached_share=0.3)
-    assert storage.drive() == DIRECT
+    assert storage.drive() == FAR
     cached = -(-int(0.3 * storage.size_bytes) // PROBE)
-    assert storage.used == [DIRECT] * (cached + 2)
+    assert storage.used == [FAR] * (cached + 2)
     assert storage.glimpses == 1
 
 
 def test_a_file_without_a_cold_part_is_copied_without_a_choice() -> None:
     storage = Storage(cached_share=1.0, many=5000, single=10)
-    assert storage.drive() == DIRECT
-    assert set(storage.used) == {DIRECT}
+    assert storage.drive() == FAR
+    assert set(storage.used) == {FAR}
 
 
 def test_a_file_that_is_largely_cached_is_worth_less_copying() -> None:
