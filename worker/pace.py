@@ -10,7 +10,7 @@ from worker.readers import BlockCopy, Method, Tally
 # Both keep as many requests open as a FUSE filesystem takes, twelve of 1 MiB. Requests that follow one another make a
 # filesystem with a read-ahead of its own use it: a quarter faster where each takes 10 ms. Longer reads, which become
 # requests in no order, do without: a tenth cheaper where there is nothing to read ahead for. The line between them was
-# was found on a MooseFS at 0, 0.5 and 1 ms and FUSE at 0.5.
+# found on a MooseFS at 0, 0.5 and 1 ms and FUSE at 0.5.
 FAR = Method(readers=12, direct=True, request_bytes=1 << 20)
 NEAR = Method(readers=4, direct=True, request_bytes=4 << 20)
 NEAR_S = 0.7e-3
