@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # In the part of the file, for filesystems that keep it in parts, whose place the first read asked for; far enough from
-# its start that nothing has been read ahead there.
-_SECOND_LOOK = 32 << 20
+# its start and from each other that nothing has been read ahead there.
+_LOOKS = (0, 32 << 20, 48 << 20)
 
 
 class Opened:
@@ -68,7 +68,7 @@ class Opened:
 def direct_latency_s(path: Path) -> float | None:
     """Return how long a little of `path` takes past the page cache, in seconds, or None when it cannot be read so.
 
-    The first read of a file may find out where its parts are: the shorter of two counts.
+    The first read of a file may find out where its parts are, and any may wait for a core: the shortest of three counts.
 
     Raises:
         OSError: it cannot be read at all.
@@ -76,7 +76,7 @@ def direct_latency_s(path: Path) -> float | None:
     shortest_s: float | None = None
     try:
         with Opened(path, direct=True) as file, mmap.mmap(-1, mmap.PAGESIZE) as block:
-            for offset in (0, _SECOND_LOOK):
+            for offset in _LOOKS:
                 began_s = time.monotonic()
                 count = os.preadv(file.fd, [block], offset)
                 took_s = time.monotonic() - began_s
