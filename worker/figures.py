@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _IN_PLACE = "in place"
+_TRANSFER_CLOCK = "from known address, size and digest to every byte written and its sha256 checked"
 _LANDING_CLOCK = "from the known file to every byte of it mapped as llama.cpp maps it"
 
 
@@ -125,6 +126,29 @@ def _landed(result: dict[str, Any]) -> str:
     )
 
 
-def _read(results: Path, pattern: str) -> Iterator[dict[str, Any]]:
+def transfer(results: Path) -> str:
+    """Return the table of `bench transfer`, one row for each speed of a connection."""
+    rows: list[dict[str, Any]] = next(_read(results, "transfer/transfer.json"), [])
+    heads = ("a connection gives", "limit", "written", "verified", "one connection", "this worker")
+    heads += ("÷ limit", "÷ verified", "without its digest ÷ written")
+    lines = [*([_transferred(rows[0]), ""] if rows else []), f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for row in rows:
+        speeds = (row[f"{way}_gb_per_s"] for way in ("limit", "written", "verified", "one", "worker"))
+        ratios = (row[name] for name in ("worker_to_limit", "worker_to_verified", "fetched_to_written"))
+        case = row["case"].removesuffix(" a connection")
+        lines.append(f"| {case} | {' | '.join(f'{value:.2f}' for value in (*speeds, *ratios))} |")
+    return "\n".join(lines)
+
+
+def _transferred(result: dict[str, Any]) -> str:
+    return (
+        f"`{result['command']}`: {_TRANSFER_CLOCK}, {result['file_bytes'] / 1e9:.1f} GB over 16 connections of a "
+        f"machine to itself; GB/s, medians of interleaved rounds; server and client share {result['machine']}. The "
+        "limit throws the bytes away. Verified is written, while another process takes the digest of a file that is "
+        "there already: what these cores can give."
+    )
+
+
+def _read(results: Path, pattern: str) -> Iterator[Any]:
     for path in sorted(results.glob(pattern)):
         yield json.loads(path.read_text(encoding="utf-8"))

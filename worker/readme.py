@@ -31,6 +31,7 @@ def refreshed(text: str, results: Path) -> str:
         "cold_start": lambda: figures.cold_start(results),
         "proxy": lambda: figures.proxy(results),
         "landing": lambda: figures.landing(results),
+        "transfer": lambda: figures.transfer(results),
     }
     return _BLOCK.sub(lambda match: f"{match[1]}{makers[match[2]]()}\n{match[3]}", text)
 

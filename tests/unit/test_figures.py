@@ -14,7 +14,7 @@ from worker.local.process import ROOT
 RESULTS = ROOT / "bench" / "results"
 
 
-def put(path: Path, result: dict[str, Any]) -> None:
+def put(path: Path, result: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result), encoding="utf-8")
 
@@ -140,7 +140,27 @@ def test_landing_has_a_row_a_case_the_best_first_and_a_sentence_for_what_stayed(
     assert bound == "The same reads without writing a copy, ratio: fuse 6.50."
 
 
-@pytest.mark.parametrize("maker", [figures.boot, figures.cold_start, figures.proxy, figures.landing])
+def test_transfer_has_a_row_a_case(tmp_path: Path) -> None:
+    ways = ("limit", "written", "verified", "one", "fetched", "worker")
+    row = {
+        "case": "50 MB/s a connection",
+        "command": "python -m worker bench transfer --rounds 7",
+        "machine": "2 cores",
+        "file_bytes": 1.1e9,
+        **{f"{way}_gb_per_s": number / 8 for number, way in enumerate(ways, 1)},
+        "worker_to_limit": 0.875,
+        "worker_to_verified": 0.755,
+        "fetched_to_written": 0.625,
+    }
+    put(tmp_path / "transfer" / "transfer.json", [row, {**row, "case": "no cap"}])
+    clock, _, head, rule, *rows = figures.transfer(tmp_path).splitlines()
+    assert clock.startswith("`python -m worker bench transfer --rounds 7`: from known address, size and digest to ")
+    assert len(cells(rule)) == len(cells(head))
+    shown = ["0.12", "0.25", "0.38", "0.50", "0.75", "0.88", "0.76", "0.62"]
+    assert [cells(line) for line in rows] == [["50 MB/s", *shown], ["no cap", *shown]]
+
+
+@pytest.mark.parametrize("maker", [figures.boot, figures.cold_start, figures.proxy, figures.landing, figures.transfer])
 def test_the_kept_results_can_be_shown_and_none_at_all_too(maker: Any, tmp_path: Path) -> None:
     shown = maker(RESULTS)
     assert "bench" in shown or maker is figures.boot

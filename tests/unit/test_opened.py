@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from pathlib import Path
@@ -90,27 +91,39 @@ def test_what_has_no_direct_reading_says_so() -> None:
     assert direct_latency_s(Path("/proc/self/mountinfo")) is None
 
 
-@pytest.mark.parametrize(("size", "shortest_s"), [(0, 0.5), (mmap.PAGESIZE, 0.5), (40 << 20, 0.25), (64 << 20, 0.125)])
-def test_the_shortest_of_three_reads_that_read_something_counts(
-    size: int, shortest_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+MS = 1e-3
+
+
+@pytest.mark.parametrize(
+    ("size", "took_ms", "shortest_ms", "reads"),
+    [
+        (0, [4, 1], 4, 2),
+        (mmap.PAGESIZE, [4, 1], 4, 2),
+        ((8 << 20) + 1, [4, 2, 1], 2, 3),
+        (1 << 30, [1.5, 0.5, 1.25, 1, 1, 1, 1, 1], 0.5, 8),
+        # What takes long is far, and finding out more would only take longer.
+        (1 << 30, [3, 3, 4], 3, 3),
+        (1 << 30, [20], 20, 1),
+    ],
+)
+def test_the_shortest_of_a_few_reads_tells_how_far_a_file_is(
+    size: int, took_ms: list[float], shortest_ms: float, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
     path.touch()
     os.truncate(path, size)
     direct_or_skip(path)
-    took_s = [0.5, 0.25, 0.125]
-    offsets = []
+    offsets: list[int] = []
     clock = SimpleNamespace(now_s=0.0)
     real = os.preadv
 
     def preadv(fd: int, buffers: list[mmap.mmap], offset: int) -> int:
+        clock.now_s += took_ms[len(offsets)] * MS
         offsets.append(offset)
-        clock.now_s += took_s[len(offsets) - 1]
         return real(fd, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", preadv)
     monkeypatch.setattr("worker.opened.time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    # Where there is nothing the answer costs no storage, so it says nothing about it.
-    assert direct_latency_s(path) == shortest_s
-    assert offsets[0] == 0
-    assert len(offsets) == 3
+    assert direct_latency_s(path) == pytest.approx(shortest_ms * MS)
+    assert len(offsets) == reads
+    assert all(after - before >= 4 << 20 for before, after in itertools.pairwise(offsets))
