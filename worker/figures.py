@@ -129,8 +129,8 @@ def _landed(result: dict[str, Any]) -> str:
 def transfer(results: Path) -> str:
     """Return the table of `bench transfer`, one row for each speed of a connection."""
     rows: list[dict[str, Any]] = next(_read(results, "transfer/transfer.json"), [])
-    heads = ("a connection gives", "limit", "written", "verified", "one connection", "this worker")
-    heads += ("÷ limit", "÷ verified", "without its digest ÷ written")
+    heads = ["a connection gives", "limit", "written", "verified", "one connection", "this worker"]
+    heads += ["÷ limit", "÷ verified", "without its digest ÷ written"]
     lines = [*([_transferred(rows[0]), ""] if rows else []), f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for row in rows:
         speeds = (row[f"{way}_gb_per_s"] for way in ("limit", "written", "verified", "one", "worker"))
