@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # In the part of the file, for filesystems that keep it in parts, whose place the first read asks for; far enough from
 # each other that nothing has been read ahead there.
-_LOOKS = range(0, 64 << 20, 8 << 20)
+_PART_BYTES = 64 << 20
+_LOOKS = range(0, _PART_BYTES, 8 << 20)
 # Storage that has taken this long is far, and is not asked again.
 _LOOK_S = 0.01
 
@@ -71,7 +72,7 @@ def direct_latency_s(path: Path) -> float | None:
     """Return how long a little of `path` takes past the page cache, in seconds, or None when it cannot be read so.
 
     The first read may have to find out where the file's parts are, and any may wait for a core: the shortest of a few
-    counts.
+    counts. A file shorter than such a part is read only once: it is copied before that pays.
 
     Raises:
         OSError: it cannot be read at all.
@@ -79,11 +80,9 @@ def direct_latency_s(path: Path) -> float | None:
     took_s: list[float] = []
     try:
         with Opened(path, direct=True) as file, mmap.mmap(-1, mmap.PAGESIZE) as block:
-            for offset in _LOOKS:
+            for offset in _LOOKS if os.fstat(file.fd).st_size >= _PART_BYTES else _LOOKS[:1]:
                 began_s = time.monotonic()
-                # Where there is nothing the answer costs no storage, and says nothing about it.
-                if not os.preadv(file.fd, [block], offset) and took_s:
-                    break
+                os.preadv(file.fd, [block], offset)
                 took_s.append(time.monotonic() - began_s)
                 if sum(took_s) >= _LOOK_S:
                     break

@@ -154,8 +154,7 @@ def test_a_volume_that_cannot_be_written_serves_the_model_it_has(
 def test_a_volume_that_hangs_is_given_up_and_the_model_left_to_the_server(
     on_volume: Start, volume: Volume, queue: LocalQueue
 ) -> None:
-    # Behind what is looked at to find out how far it is.
-    volume.set(hang_at=20 * MIB)
+    volume.set(hang_at=MIDDLE)
     worker = on_volume()
     assert_serves(worker, queue)
     finished = worker.wait_event("landing.finished", LIMIT_S)

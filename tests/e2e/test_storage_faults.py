@@ -157,28 +157,22 @@ def test_a_volume_without_direct_reading_is_read_by_one(make_volume: MakeVolume,
     assert arrived.landed.method == "buffered, 1 reader"
 
 
-@pytest.fixture
-def hanging(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Volume:
-    """A volume that hangs in the middle of its model, which is longer than where it is looked at beforehand."""
-    monkeypatch.setattr("worker.opened._LOOKS", (0, 8 * MIB))
+def test_a_volume_that_hangs_in_the_middle_is_given_up_and_leaves_nothing(volume: Volume, folder: Path) -> None:
     volume.set(hang_at=MIDDLE)
-    return volume
-
-
-def test_a_volume_that_hangs_in_the_middle_is_given_up_and_leaves_nothing(hanging: Volume, folder: Path) -> None:
     with pytest.raises(Stalled, match=r"nothing moved for 1\.5 s after [\d,]+ of 25,166,601 bytes"):
-        land(hanging.model, folder / "model.gguf", HASTY)
+        land(volume.model, folder / "model.gguf", HASTY)
     assert left(folder) == []
     # The hanging readers come back later: that must change nothing.
-    hanging.set(hang_at=OFF)
+    volume.set(hang_at=OFF)
     assert wait_for(lambda: threads_left() == [], LIMIT_S)
     assert left(folder) == []
 
 
-def test_after_a_volume_hung_its_model_is_read_in_place(hanging: Volume, folder: Path) -> None:
-    assert_stays(hanging, folder, "nothing moved for 1.5 s")
-    hanging.set(hang_at=OFF)
-    assert hanging.model.read_bytes() == hanging.content
+def test_after_a_volume_hung_its_model_is_read_in_place(volume: Volume, folder: Path) -> None:
+    volume.set(hang_at=MIDDLE)
+    assert_stays(volume, folder, "nothing moved for 1.5 s")
+    volume.set(hang_at=OFF)
+    assert volume.model.read_bytes() == volume.content
 
 
 def test_a_volume_that_hangs_from_the_first_byte_is_given_up_as_fast(volume: Volume, folder: Path) -> None:
