@@ -129,7 +129,7 @@ def free_bytes(overlay: Path, files: Path, tmp_path: Path) -> dict[str, int]:
         "GOTOOLCHAIN": "local",
         "GOTMPDIR": str(tmp_path),
         "COLDSTART_GROUP": str(files),
-        "COLDSTART_UPSTREAM": str(LIMIT_BYTES // 10),
+        "COLDSTART_UPSTREAM": str(SLACK_BYTES),
         "COLDSTART_LEAST": str(LIMIT_BYTES * 3 // 4),
     }
     argv = [str(go), "test", "-count=1", "-v", "-run=TestColdStartFreeInAGroup", "./discover"]
