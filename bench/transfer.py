@@ -146,9 +146,11 @@ class _NoDigest(TrailingDigest):
     """Knows when everything was written, and hashes nothing."""
 
     def _follow(self) -> None:
-        done = 0
-        while done < self._size_bytes and (ready := self._complete_after(done)) is not None:
-            done = ready
+        while self._hashed_bytes < self._size_bytes:
+            ready = self._complete_after(self._hashed_bytes)
+            if ready is None:
+                break
+            self._hashed_bytes = ready
         os.close(self._fd)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,7 +22,7 @@ def call(function: Callable[[], T], limit_s: float, doing: str) -> T:
 
     Raises:
         Stalled: it took longer than `limit_s` seconds.
-        OSError: as `function` raised it; it must raise nothing else.
+        OSError: as `function` raised it, which must raise nothing else; or no thread could be started.
     """
     results: list[T] = []
     failures: list[OSError] = []
@@ -33,12 +34,22 @@ def call(function: Callable[[], T], limit_s: float, doing: str) -> T:
             failures.append(exc)
 
     thread = threading.Thread(target=work, name="bounded", daemon=True)
-    thread.start()
+    start(thread)
     thread.join(limit_s)
+    # Asked first: what ends while its results are looked at has them.
+    alive = thread.is_alive()
     if results:
         return results[0]
     if failures:
         raise failures[0]
-    if not thread.is_alive():
+    if not alive:
         raise RuntimeError(f"{doing}: failed unexpectedly")
     raise Stalled(f"{doing}: no answer within {limit_s:g} s")
+
+
+def start(thread: threading.Thread) -> None:
+    """Start `thread`; raise OSError where the machine has no room for another one."""
+    try:
+        thread.start()
+    except RuntimeError as exc:
+        raise OSError(errno.EAGAIN, "no thread could be started", thread.name) from exc

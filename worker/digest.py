@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from worker import bounded
+
 READ_BYTES = 4 << 20
 _PAUSE_S = 0.05
 
@@ -19,7 +21,7 @@ class TrailingDigest:
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
-        """Follow the file open as `fd`, which is duplicated and stays the caller's to close."""
+        """Follow the file open as `fd`, which is duplicated and stays the caller's; raise OSError if no thread can."""
         self._fd = os.dup(fd)
         self._size_bytes = size_bytes
         self._ends: dict[int, int] = {}
@@ -27,9 +29,14 @@ class TrailingDigest:
         self._grown = threading.Condition()
         self._abandoned = False
         self._failure: OSError | None = None
+        self._hashed_bytes = 0
         self._digest = hashlib.sha256()
         self._thread = threading.Thread(target=self._follow, name="digest", daemon=True)
-        self._thread.start()
+        try:
+            bounded.start(self._thread)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def wrote(self, start: int, end: int) -> None:
         """Say that bytes [start, end) are in the file; ranges may come in any order and must not overlap."""
@@ -63,18 +70,23 @@ class TrailingDigest:
             check()
         if self._failure is not None:
             raise self._failure
+        if self._hashed_bytes != self._size_bytes:
+            # The digest of a part would condemn a file that is right.
+            raise OSError(errno.EIO, f"only {self._hashed_bytes:,} of {self._size_bytes:,} bytes were hashed")
         return self._digest.hexdigest()
 
     def _follow(self) -> None:
-        done, buffer = 0, memoryview(bytearray(min(READ_BYTES, self._size_bytes)))
         try:
-            while done < self._size_bytes:
-                ready = self._complete_after(done)
+            buffer = memoryview(bytearray(min(READ_BYTES, self._size_bytes)))
+            while self._hashed_bytes < self._size_bytes:
+                ready = self._complete_after(self._hashed_bytes)
                 if ready is None:
                     return
-                block = self._block(buffer, done, ready)
+                block = self._block(buffer, self._hashed_bytes, ready)
                 self._digest.update(block)
-                done += len(block)
+                self._hashed_bytes += len(block)
+        except MemoryError:
+            self._failure = OSError(errno.ENOMEM, "no memory is left to check the digest")
         except OSError as exc:
             self._failure = exc
         finally:

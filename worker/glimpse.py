@@ -32,7 +32,9 @@ class FirstGlimpse:
     def __init__(self, source: Path) -> None:
         """Begin to read; a read that hangs in the kernel holds up nobody."""
         self._rate: float | None = None
-        threading.Thread(target=self._look, args=(source,), name="glimpse", daemon=True).start()
+        # Without room for a thread nothing is known of it, which is no reason to give up.
+        with contextlib.suppress(OSError):
+            bounded.start(threading.Thread(target=self._look, args=(source,), name="glimpse", daemon=True))
 
     @property
     def rate(self) -> float | None:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from worker.http_answer import DENIED, TransferFailed, connect, redirected, refused, require_ready, target, understood
 
 BUFFER_BYTES = 1 << 20
-# What comes is counted in steps of what the connection gives in this time, so that a slow one is not taken for one that
-# gives nothing. Small steps for a fast one would cost as much as all else that is done with its bytes.
+# What comes is counted in steps of what an answer gives in this time: a slow one must not be taken for one that gives
+# nothing. Small steps for a fast one would cost as much as all else that is done with its bytes.
 _STEP_S = 0.5
 _LEAST_STEP_BYTES = 128 << 10
 MAX_REDIRECTS = 5
@@ -85,7 +85,8 @@ class Line:
         self._host = ("", "")
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._came_bytes = 0
-        self._step_bytes = _LEAST_STEP_BYTES
+        self._answer_s, self._answer_bytes = time.monotonic(), 0
+        self._aborted = False
 
     @property
     def came_bytes(self) -> int:
@@ -103,6 +104,7 @@ class Line:
         try:
             answer = self._answer(start, end)
             offset = start
+            self._answer_s, self._answer_bytes = time.monotonic(), self._came_bytes
             while offset < end:
                 count = self._read(answer, end - offset)
                 write(self._buffer[:count], offset)
@@ -120,7 +122,8 @@ class Line:
             raise
 
     def abort(self) -> None:
-        """End a fetch that runs in another thread: its read fails at once."""
+        """End a fetch that runs in another thread, and all later ones: they fail at once."""
+        self._aborted = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 # Past the TLS layer, which is no business of two threads at once.
@@ -141,17 +144,28 @@ class Line:
         """Fill the buffer up to `limit_bytes`; return how much came before the connection ended."""
         room, filled = self._buffer[:limit_bytes], 0
         while filled < len(room):
-            began_s = time.monotonic()
-            count = answer.readinto(room[filled : filled + self._step_bytes])
+            try:
+                count = answer.readinto(room[filled : filled + self._step_bytes])
+            except OSError:
+                if not filled:
+                    raise
+                # What has come is right, and is kept; the next read finds the connection closed.
+                answer.close()
+                break
             if not count:
                 break
             filled += count
             self._came_bytes += count
-            rate = count / max(time.monotonic() - began_s, 1e-6)
-            self._step_bytes = max(_LEAST_STEP_BYTES, int(rate * _STEP_S))
         if not filled:
             raise ConnectionError(f"the connection ended {limit_bytes:,} bytes too early")
         return filled
+
+    @property
+    def _step_bytes(self) -> int:
+        came_bytes = self._came_bytes - self._answer_bytes
+        # Never more than has come: bytes that were there already say little about the connection.
+        passed_s = max(time.monotonic() - self._answer_s, _STEP_S)
+        return max(_LEAST_STEP_BYTES, int(came_bytes / passed_s * _STEP_S))
 
     def _answer(self, start: int, end: int) -> http.client.HTTPResponse:
         # The whole is asked for without a range, for servers that know none.
@@ -188,6 +202,9 @@ class Line:
             self._connection.request("GET", target(url), headers=headers)
         # The answer takes the socket away from its connection when the server is to hang up after it.
         self._socket = self._connection.sock
+        if self._aborted:
+            # Between two looks at the flag and the socket nobody can be missed.
+            raise ConnectionAbortedError("the transfer has ended")
         self._response = self._connection.getresponse()
         return self._response
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # each other that nothing has been read ahead there.
 _PART_BYTES = 64 << 20
 _LOOKS = range(0, _PART_BYTES, 8 << 20)
-# Storage that has taken this long is far, and is not asked again.
+# Storage that has taken this long for two reads or more is far, and is not asked again.
 _LOOK_S = 0.01
 
 
@@ -84,7 +84,7 @@ def direct_latency_s(path: Path) -> float | None:
                 began_s = time.monotonic()
                 os.preadv(file.fd, [block], offset)
                 took_s.append(time.monotonic() - began_s)
-                if sum(took_s) >= _LOOK_S:
+                if len(took_s) > 1 and sum(took_s) >= _LOOK_S:
                     break
     except OSError as exc:
         # Some filesystems refuse at open, some at the first read.

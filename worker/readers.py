@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker import glimpse
+from worker import bounded, glimpse
 from worker.opened import Opened
 from worker.stretches import BLOCK_BYTES, CHUNK_BYTES, Stretches
 
@@ -131,7 +131,7 @@ class BlockCopy:
         `watch` is called some times a second; what it raises stops the copy.
 
         Raises:
-            OSError: reading or writing failed.
+            OSError: reading or writing failed, or a thread could not be started.
         """
         began_s = self.moved_at_s = time.monotonic()
         self._kept_bytes = 0 if limit_bytes is None else max(0, self.left_bytes - limit_bytes)
@@ -145,7 +145,7 @@ class BlockCopy:
         finished = False
         try:
             for thread in threads:
-                thread.start()
+                bounded.start(thread)
             for thread in threads:
                 while thread.is_alive() and self._failure is None:
                     thread.join(_PAUSE_S)
@@ -221,6 +221,7 @@ class BlockCopy:
             if count <= 0:
                 raise OSError(errno.EIO, f"it ends at byte {offset:,} of {self.size_bytes:,}", str(self.source))
             offset += count
+            self.moved_at_s = time.monotonic()
         return offset - start
 
     def _count(self, count: int, seconds: tuple[float, float], *, cold: bool) -> None:

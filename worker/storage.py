@@ -18,6 +18,8 @@ _DISTANT = frozenset(
 )
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SAMPLES = 512
+# MAP_NORESERVE, which Python has a name for since 3.13.
+_NO_RESERVE = 0x4000
 _OCTAL = re.compile(r"\\([0-7]{3})")
 # What a file in the page cache of a container may be charged to, by the interface's version: limit, usage, statistics.
 _NAMES = {
@@ -85,8 +87,10 @@ class PageCache:
         """Map the file; raise OSError or ValueError where that is impossible."""
         # The kernel calls every page of a file resident that is not the caller's own or writable to it.
         self._honest = os.geteuid() in {0, os.fstat(fd).st_uid}
-        # Private and writable only because ctypes takes addresses of writable buffers; nothing is written.
-        self._view = mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        # Private and writable only because ctypes takes addresses of writable buffers; nothing is written, so a file
+        # larger than memory needs no room there.
+        flags = mmap.MAP_PRIVATE | _NO_RESERVE
+        self._view = mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self._mincore = ctypes.CDLL(None).mincore
         anchor = ctypes.c_char.from_buffer(self._view)
         self._start = ctypes.addressof(anchor)

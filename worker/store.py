@@ -204,15 +204,14 @@ def _clone(source: Path, target: Path) -> None:
 def _copy(source: Path, target: Path, sha256: str, meter: Meter) -> None:
     """Copy `source` to the new file `target` and verify it; raise Damaged, Halted or OSError."""
     size_bytes = source.stat().st_size
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    trailing = TrailingDigest(fd, size_bytes)
-    try:
+    with contextlib.ExitStack() as stack:
+        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        stack.callback(os.close, fd)
+        trailing = TrailingDigest(fd, size_bytes)
+        stack.callback(trailing.abandon)
         os.ftruncate(fd, size_bytes)
         copy = BlockCopy(source, fd, size_bytes, trailing.wrote, growing=True)
         copy.run(first_method(direct_latency_s(source)), lambda: meter.reach(copy.tally.moved_bytes))
         found = trailing.result(lambda: meter.advance(0))
-    finally:
-        trailing.abandon()
-        os.close(fd)
     if found != sha256:
         raise Damaged(str(source), found, sha256)

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from worker import bounded
 from worker.digest import TrailingDigest
 from worker.errors import WorkerError
 from worker.http_answer import Busy, TransferFailed
@@ -106,7 +107,7 @@ class _Transfer:
         threads = [threading.Thread(target=self._work, name=f"fetch-{i}", daemon=True) for i in range(count)]
         try:
             for thread in threads:
-                thread.start()
+                bounded.start(thread)
             self._watch(threads)
             if self._failure is not None:
                 raise self._failure
@@ -125,20 +126,26 @@ class _Transfer:
 
     def _watch(self, threads: list[threading.Thread]) -> None:
         since_s, since_bytes = time.monotonic(), self._came_bytes
+        before_bytes = since_bytes
         for thread in threads:
             while thread.is_alive() and self._failure is None:
                 thread.join(_PAUSE_S)
                 self._meter.advance(0)
-                now_s = time.monotonic()
+                now_s, came_bytes = time.monotonic(), self._came_bytes
+                if came_bytes != before_bytes:
+                    # Written or not yet: it may take a slow connection long to fill what is written at once.
+                    before_bytes, self._moved_s = came_bytes, now_s
                 passed_s = now_s - since_s
                 # Time the server asked for says nothing about its speed.
                 waited = now_s < self._quiet_until_s
                 if passed_s < self._terms.slow_s and not waited:
                     continue
-                rate = (self._came_bytes - since_bytes) / passed_s
-                if rate < self._terms.floor_bytes_per_s and not waited:
+                rate = (came_bytes - since_bytes) / passed_s
+                # The last pieces come over few connections.
+                busy_share = sum(thread.is_alive() for thread in threads) / len(threads)
+                if rate < self._terms.floor_bytes_per_s * busy_share and not waited:
                     raise TransferFailed(f"only {rate / 1e3:.1f} kB/s came for {passed_s:.0f} s")
-                since_s, since_bytes = now_s, self._came_bytes
+                since_s, since_bytes = now_s, came_bytes
 
     @property
     def _came_bytes(self) -> int:

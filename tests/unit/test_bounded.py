@@ -60,3 +60,13 @@ def test_a_process_can_end_while_a_call_of_it_hangs() -> None:
 def test_a_failure_nobody_expected_is_no_time_out() -> None:
     with pytest.raises(RuntimeError, match="the volume: failed unexpectedly"):
         call(lambda: 1 // 0, 30, "the volume")
+
+
+def test_a_machine_without_room_for_a_thread_is_an_os_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="no thread could be started") as caught:
+        call(lambda: 7, 10, "it")
+    assert caught.value.filename == "bounded"

@@ -36,6 +36,10 @@ def wait_gone() -> bool:
     return not digests_alive()
 
 
+def open_fds() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
 def write(fd: int, digest: TrailingDigest, start: int, end: int) -> None:
     os.pwrite(fd, CONTENT[start:end], start)
     digest.wrote(start, end)
@@ -137,3 +141,36 @@ def test_bytes_that_were_announced_but_are_not_there_are_an_error_and_no_endless
     digest.wrote(0, 1000)
     with pytest.raises(OSError, match="ends at byte 600, although 1,000 were written"):
         digest.result()
+
+
+def test_without_a_thread_for_it_nothing_is_left_open(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = open_fds()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="no thread could be started"):
+        TrailingDigest(fd, len(CONTENT))
+    assert open_fds() == before
+
+
+# Threads say what killed them, which is no error here.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [MemoryError, SystemExit])
+def test_a_part_has_no_digest(fd: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TrailingDigest._block
+    calls: list[int] = []
+
+    def block(digest: TrailingDigest, buffer: memoryview, start: int, end: int) -> memoryview:
+        calls.append(start)
+        if len(calls) == 2:
+            raise error
+        return real(digest, buffer[:50_000], start, min(end, start + 50_000))
+
+    monkeypatch.setattr(TrailingDigest, "_block", block)
+    digest = TrailingDigest(fd, len(CONTENT))
+    write(fd, digest, 0, len(CONTENT))
+    words = {MemoryError: "no memory is left", SystemExit: "only 50,000 of 300,000 bytes were hashed"}
+    with pytest.raises(OSError, match=words[error]):
+        digest.result()
+    assert wait_gone()

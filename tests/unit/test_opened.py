@@ -103,7 +103,7 @@ MS = 1e-3
         (64 << 20, [1.5, 0.5, 1.25, 1, 1, 1, 1, 1], 0.5, 8),
         # What takes long is far, and finding out more would only take longer.
         (1 << 30, [3, 3, 4], 3, 3),
-        (1 << 30, [20], 20, 1),
+        (1 << 30, [20, 0.5], 0.5, 2),
     ],
 )
 def test_the_shortest_of_a_few_reads_tells_how_far_a_file_is(

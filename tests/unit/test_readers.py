@@ -206,9 +206,25 @@ def test_a_thread_that_cannot_start_stops_the_others(files: Files, monkeypatch: 
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(RuntimeError, match="can't start"):
+    with pytest.raises(OSError, match="no thread could be started"):
         files.copy().run(DIRECT, nothing)
     assert threads_left() == []
+
+
+def test_a_request_that_came_counts_as_movement_before_its_block_is_whole(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.preadv
+    copy = files.copy()
+    moved_s: list[float] = []
+
+    def preadv(fd: int, views: list[memoryview], offset: int) -> int:
+        moved_s.append(copy.moved_at_s)
+        return real(fd, views, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    copy.run(Method(1, direct=False, request_bytes=REQUEST_BYTES), nothing)
+    assert len(set(moved_s)) == len(moved_s) == SIZE // REQUEST_BYTES + (SIZE % REQUEST_BYTES > 0)
 
 
 def test_what_the_watch_raises_stops_the_copy_and_its_threads(files: Files) -> None:

@@ -133,6 +133,19 @@ def test_a_part_can_be_asked_for(cold_file: Path) -> None:
         assert cache.share(0, 0) == 0.0
 
 
+def test_a_file_larger_than_memory_can_be_looked_at(tmp_path: Path) -> None:
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("no room is given here that is not there")
+    path = tmp_path / "large"
+    path.touch()
+    size = 1 << 40
+    os.truncate(path, size)
+    with path.open("rb") as file, contextlib.closing(PageCache(file.fileno(), size)) as cache:
+        assert cache.share(0, 1) == 0
+        file.read(1)
+        assert cache.share(0, 1) == 1
+
+
 def test_an_empty_file_is_in_the_page_cache(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert cached_share(tmp_path / "empty") == 1.0

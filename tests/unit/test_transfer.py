@@ -259,6 +259,30 @@ def test_what_has_come_counts_before_a_piece_is_there(serve: Serve, target: Resu
     brought(serve(rate_bytes_per_s=150e3), target, terms)
 
 
+def test_the_last_piece_may_come_alone_at_the_speed_of_one_connection(
+    serve: Serve, target: Resumable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.http_range._STEP_S", 0.05)
+    monkeypatch.setattr("worker.http_range._LEAST_STEP_BYTES", 8 << 10)
+    # All four together are faster than the floor, and each alone is slower.
+    terms = replace(QUICK, piece_bytes=-(-SIZE // 5), floor_bytes_per_s=350e3, slow_s=0.7)
+    brought(serve(rate_bytes_per_s=200e3), target, terms)
+
+
+def test_what_comes_slowly_is_not_nothing(serve: Serve, target: Resumable) -> None:
+    refused: list[Request] = []
+
+    def faults(request: Request) -> Fault:
+        # The other connection takes three seconds for less than what is written at once.
+        if "bytes=0-" in request.headers["range"]:
+            return Fault(rate_bytes_per_s=SIZE / 6)
+        refused.append(request)
+        return Fault(status=503) if len(refused) <= 3 else Fault()
+
+    brought(serve(faults=faults), target, replace(QUICK, connections=2, piece_bytes=-(-SIZE // 2), patience_s=0.6))
+    assert len(refused) == 4
+
+
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
 def test_a_halt_does_not_wait_for_a_silent_server(serve: Serve, target: Resumable, headers: dict[str, str]) -> None:
     asked_s: list[float] = []
