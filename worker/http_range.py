@@ -18,7 +18,7 @@ BUFFER_BYTES = 1 << 20
 # What comes is counted in steps of what an answer gives in this time: a slow one must not be taken for one that gives
 # nothing. Small steps for a fast one would cost as much as all else that is done with its bytes.
 _STEP_S = 0.5
-_LEAST_STEP_BYTES = 128 << 10
+_LEAST_STEP_BYTES = 256 << 10
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _GIVEN = frozenset({200, 206})

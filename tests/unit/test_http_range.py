@@ -112,9 +112,9 @@ def test_a_fast_connection_is_read_in_few_steps(serve: Serve, monkeypatch: pytes
     with closing(Reader(f"{serve().url}/m")) as reader:
         for _ in range(8):
             assert reader.fetch(0, SIZE) == CONTENT
-    # Each as much as has come before: an eighth of a buffer, and soon all that is left of it.
-    assert max(steps) >= BUFFER_BYTES / 4 >= 2 * steps[0]
-    assert len(steps) <= 8 * 6
+    # Each as much as has come before: a quarter of a buffer, and soon all that is left of it.
+    assert max(steps) >= BUFFER_BYTES / 2 >= 2 * steps[0]
+    assert len(steps) <= 8 * 5
 
 
 def test_the_token_goes_to_its_own_host_under_any_path(serve: Serve) -> None:
