@@ -28,7 +28,7 @@ class Terms:
 
     16 connections of 8 MiB ranges fill 1 GB/s at 20 ms and 90 MB/s each. It is given up after `patience_s` seconds of
     failures without a byte, to which waits the server asks for add up to `longest_wait_s`; or when less than
-    `floor_bytes_per_s` came for `slow_s` seconds.
+    `floor_bytes_per_s` came for `slow_s` seconds, or less than their part of it over those connections still at work.
     """
 
     connections: int = 16

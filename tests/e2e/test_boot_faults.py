@@ -122,7 +122,7 @@ def test_a_slow_volume_is_landed_and_how_far_it_is_is_told(
     told = [record for record in named(worker, "weights.progressed") if record["source"] == "landing"]
     assert told[0]["done_bytes"] < told[-1]["done_bytes"] <= told[-1]["total_bytes"] == SIZE
     finished = worker.wait_event("landing.finished", LIMIT_S)
-    assert finished["method"].startswith("O_DIRECT, ")
+    assert finished["method"] in {"O_DIRECT, 4 readers", "O_DIRECT, 12 readers"}
     assert finished["size_bytes"] == SIZE
     copy = tmp_path / "home" / ".ollama" / "landed" / volume.blob.name
     assert read_by_server(worker, volume.blob) == copy == Path(finished["path"])
